@@ -1,0 +1,40 @@
+"""Croppable knowledge-graph embeddings for e-commerce: train once, crop to every device.
+
+Names are imported on first use, so that `import medapps` is quick and a device without torch can load a crop.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Graph": "medapps.graph.graph",
+    "IdMap": "medapps.graph.ids",
+    "read_graph": "medapps.graph.read",
+    "check_dataset": "medapps.graph.check",
+    "synthesize": "medapps.graph.synth",
+    "Crop": "medapps.crop.crop",
+    "load_crop": "medapps.crop.crop",
+    "MedConfig": "medapps.embed.config",
+    "Embedding": "medapps.embed.embedding",
+    "train_med": "medapps.embed.train",
+    "rank_embedding": "medapps.embed.rank",
+    "MedappsError": "medapps.errors",
+    "Report": "medapps.report",
+    "Workspace": "medapps.store",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'medapps' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,106 @@
+"""Arrays on disk in the safetensors format, with NumPy alone: streamed out, memory-mapped in.
+
+A file is eight bytes of header length, a JSON header, then the raw little-endian arrays. Writing takes
+arrays or `Blocks`, so a table larger than memory passes through; reading maps the file and copies
+nothing. bfloat16, which NumPy lacks, travels as uint16 bit patterns under the safetensors name BF16.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from medapps.errors import MedappsError
+
+_NAME_OF = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_DTYPE_OF = {name: np.dtype(dtype) for dtype, name in _NAME_OF.items()} | {
+    "BF16": np.dtype("uint16")
+}
+_HEADER_LIMIT = 100_000_000
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """An array that arrives as consecutive pieces along its first axis."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: Iterable[np.ndarray]
+    safetensors_dtype: str | None = None
+    """Overrides the name in the header, e.g. BF16 for uint16 bit patterns."""
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
+    """Write named arrays to `path`; the caller makes it atomic by writing into a draft folder."""
+    header: dict[str, object] = {}
+    offset = 0
+    for name, array in arrays.items():
+        code = getattr(array, "safetensors_dtype", None) or _NAME_OF[np.dtype(array.dtype).name]
+        size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+        header[name] = {
+            "dtype": code,
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + size],
+        }
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 64)  # arrays start on a cache line after the 8-byte length
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name, array in arrays.items():
+            pieces = array.pieces if isinstance(array, Blocks) else [array]
+            written = 0
+            for piece in pieces:
+                data = np.ascontiguousarray(piece, dtype=array.dtype)
+                file.write(data.reshape(-1).view(np.uint8).data)
+                written += data.nbytes
+            begin, end = header[name]["data_offsets"]  # type: ignore[index]
+            assert written == end - begin, f"{name}: {written} bytes came, {end - begin} announced"
+
+
+def open_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Map every array of `path` read-only; nothing is read until it is touched."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+                raise ValueError("the header is longer than the file")
+            header = json.loads(file.read(length))
+        start = 8 + length
+        header.pop("__metadata__", None)
+        arrays = {}
+        for name, entry in header.items():
+            dtype, shape = _DTYPE_OF[entry["dtype"]], tuple(entry["shape"])
+            begin, end = entry["data_offsets"]
+            if end - begin != math.prod(shape) * dtype.itemsize or start + end > size:
+                raise ValueError(f"array {name!r} does not fit into the file")
+            if end == begin:
+                arrays[name] = np.empty(shape, dtype)
+            else:
+                arrays[name] = np.memmap(path, dtype, "r", offset=start + begin, shape=shape)
+        return arrays
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MedappsError(
+            f"{path} is not a readable array file: {error}.",
+            fix="It was cut short or altered; make it again with the command that wrote it and --force.",
+        ) from error

@@ -1,0 +1,1 @@
+"""Rival ways to a small model: each yields a Crop."""

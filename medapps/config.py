@@ -1,0 +1,150 @@
+"""Configuration: frozen models, one file, and a fixed order of precedence.
+
+A value comes from its default, then the file (`--config`), then `--set section.key=value`, then a flag.
+Unknown keys are errors that name the nearest known key. What `--dump-config` prints runs again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from medapps.errors import MedappsError
+
+
+class Config(BaseModel):
+    """Base of every configuration model: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-able values, for manifests and stage keys."""
+        return self.model_dump(mode="json")
+
+
+Model = TypeVar("Model", bound=Config)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as everyone expects."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text; a syntax error says where."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise MedappsError(
+            f"{where}{line} is not valid YAML: {getattr(error, 'problem', error)}."
+        ) from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping."""
+    try:
+        text = Path(path).read_text()
+    except FileNotFoundError:
+        raise MedappsError(f"There is no config file {path}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MedappsError(f"Cannot read {path}: {error}.") from error
+    value = parse_yaml(text, str(path))
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise MedappsError(f"{path} must hold 'key: value' lines, not a {type(value).__name__}.")
+    return value
+
+
+def resolve(
+    model: type[Model],
+    *,
+    file: Path | None = None,
+    sets: Iterable[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> Model:
+    """Merge file < sets < flags; `flags` maps dotted keys to values, None means "not given"."""
+    values: dict[str, Any] = read_yaml(file) if file else {}
+    for item in sets:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise MedappsError(f"--set takes section.key=value, not {item!r}.")
+        _put(values, key.strip(), parse_yaml(text, f"--set {key}"))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            _put(values, key, value)
+    return validate(model, values, where=str(file) if file else "the configuration")
+
+
+def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, last = dotted.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            inner = values[section] = {}
+        values = inner
+    values[last] = value
+
+
+def validate(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """The model of `values`, or one sentence per mistake."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = [_sentence(model, item) for item in error.errors()]
+        raise MedappsError(f"In {where}: " + " ".join(lines)) from error
+
+
+def _sentence(model: type[BaseModel], item: Mapping[str, Any]) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] != "extra_forbidden":
+        given = "" if item["type"] == "missing" else f", not {item['input']!r}"
+        return f"{key}: {item['msg'][:1].lower()}{item['msg'][1:]}{given}."
+    known = _known_keys(model)
+    near = difflib.get_close_matches(key, known, 1, 0.5)
+    if not near:
+        last = key.rpartition(".")[2]
+        near = [k for k in known if k.rpartition(".")[2] == last][:1] or difflib.get_close_matches(
+            last, known, 1, 0.0
+        )
+    return f"unknown key {key!r}; did you mean {near[0]!r}?"
+
+
+def _known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for name, info in model.model_fields.items():
+        keys.append(prefix + name)
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += _known_keys(inner, f"{prefix}{name}.")
+    return keys
+
+
+def dump_yaml(config: Config) -> str:
+    """The resolved configuration as YAML that resolves to itself."""
+    return yaml.safe_dump(config.plain(), sort_keys=False)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under dotted names, as a tracker wants them."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
+    return out

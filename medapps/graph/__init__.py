@@ -1,0 +1,1 @@
+"""Knowledge graphs: names to numbers, reading, checking, making."""

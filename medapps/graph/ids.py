@@ -1,0 +1,196 @@
+"""IdMap: names on the outside, consecutive int32 on the inside.
+
+Names are kept in ascending order, so a name's number is its rank: two readers of the same data agree, and a
+lookup is a binary search over a memory-mapped file, without a dictionary of millions of strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from medapps.arrays import open_arrays, write_arrays
+from medapps.errors import MedappsError
+
+_BLOCK = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class IdMap:
+    """Distinct names in ascending order (UTF-8 bytes for strings); the position is the id."""
+
+    integers: np.ndarray | None
+    """int64 (n,) when the names are integers, else None."""
+    offsets: np.ndarray | None = None
+    """int64 (n + 1,): name i is text[offsets[i]:offsets[i + 1]]."""
+    text: np.ndarray | None = None
+    """uint8: all names, one after another."""
+
+    @classmethod
+    def of(cls, names: pl.Series) -> IdMap:
+        """The map of the distinct values of a string or integer series without nulls."""
+        names = names.unique().sort()
+        if names.dtype.is_integer():
+            return cls(names.cast(pl.Int64).to_numpy())
+        if names.dtype != pl.String:
+            raise MedappsError(f"Ids must be strings or integers, not {names.dtype}.")
+        offsets = _running(names.str.len_bytes().cast(pl.Int64).to_numpy())
+        text = np.empty(int(offsets[-1]), np.uint8)
+        for start in range(0, len(names), _BLOCK):
+            piece = names.slice(start, _BLOCK).str.join("")[0].encode()
+            text[offsets[start] : offsets[start] + len(piece)] = np.frombuffer(piece, np.uint8)
+        return cls(None, offsets, text)
+
+    def __len__(self) -> int:
+        if self.integers is not None:
+            return len(self.integers)
+        assert self.offsets is not None
+        return len(self.offsets) - 1
+
+    @property
+    def dtype(self) -> type[pl.DataType]:
+        """The polars type of the names."""
+        return pl.String if self.integers is None else pl.Int64
+
+    def names(self, ids: np.ndarray | None = None) -> pl.Series:
+        """Names of `ids` (all, when None), in the order asked."""
+        if ids is None:
+            return self._all_names
+        if self.integers is not None:
+            return pl.Series("name", np.array(self.integers[ids]))
+        return _series(*self._gather(ids))
+
+    @cached_property
+    def _all_names(self) -> pl.Series:
+        if self.integers is not None:
+            return pl.Series("name", np.array(self.integers))
+        assert self.offsets is not None and self.text is not None
+        return _series(self.offsets, self.text)
+
+    def _gather(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Offsets and text of the names of `ids`."""
+        assert self.offsets is not None and self.text is not None
+        ids = np.asarray(ids, np.int64)
+        starts = self.offsets[ids]
+        lengths = self.offsets[ids + 1] - starts
+        offsets = _running(lengths)
+        at = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return offsets, self.text[at]
+
+    def ids(self, values: pl.Series | Sequence[str] | Sequence[int] | np.ndarray) -> np.ndarray:
+        """int32 ids of `values`; -1 where a name (or a null) is unknown."""
+        series = values if isinstance(values, pl.Series) else pl.Series("name", values)
+        right_type = (
+            series.dtype == pl.String if self.integers is None else series.dtype.is_integer()
+        )
+        if len(series) == 0 or len(self) == 0 or not right_type:
+            return np.full(len(series), -1, np.int32)
+        if self.integers is not None:
+            wanted = series.fill_null(0).cast(pl.Int64).to_numpy()
+            at = np.minimum(np.searchsorted(self.integers, wanted), len(self) - 1)
+            known = self.integers[at] == wanted
+        elif len(series) * 8 > len(self):
+            return self._ids_by_join(series)
+        else:
+            at, known = self._search(series.fill_null(""))
+        return np.where(known & series.is_not_null().to_numpy(), at, -1).astype(np.int32)
+
+    def _ids_by_join(self, series: pl.Series) -> np.ndarray:
+        frame = self._all_names.to_frame().with_columns(id=pl.int_range(pl.len(), dtype=pl.Int32))
+        wanted = series.alias("name").to_frame()
+        joined = wanted.join(frame, on="name", how="left", maintain_order="left")
+        return joined["id"].fill_null(-1).to_numpy()
+
+    def _search(self, series: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        """Binary search of all values at once; touches a few pages of a mapped file per value."""
+        lengths = series.str.len_bytes().cast(pl.Int64).to_numpy()
+        text = np.frombuffer((series.str.join("")[0] or "").encode(), np.uint8)
+        width = int(lengths.max()) + 1
+        wanted = _padded(text, _running(lengths)[:-1], lengths, width)
+        low = np.zeros(len(series), np.int64)
+        high = np.full(len(series), len(self), np.int64)
+        while (low < high).any():
+            middle = np.minimum((low + high) // 2, len(self) - 1)
+            name, size = self._padded_names(middle, width)
+            # equal after padding with NUL: the shorter one comes first
+            less = (low < high) & ((name < wanted) | ((name == wanted) & (size < lengths)))
+            low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+        at = np.minimum(low, len(self) - 1)
+        name, size = self._padded_names(at, width)
+        return at, (name == wanted) & (size == lengths)
+
+    def _padded_names(self, ids: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        assert self.offsets is not None and self.text is not None
+        starts = self.offsets[ids]
+        lengths = self.offsets[ids + 1] - starts
+        return _padded(self.text, starts, lengths, width), lengths
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that make up the map."""
+        if self.integers is not None:
+            return {"integers": self.integers}
+        assert self.offsets is not None and self.text is not None
+        return {"offsets": self.offsets, "text": self.text}
+
+    def save(self, path: Path) -> None:
+        """Write the map to one array file."""
+        write_arrays(path, self.arrays())
+
+    @classmethod
+    def load(cls, path: Path) -> IdMap:
+        """Map a saved map; nothing is read until it is used."""
+        arrays = open_arrays(path)
+        if set(arrays) == {"integers"}:
+            return cls(arrays["integers"])
+        if set(arrays) != {"offsets", "text"}:
+            raise MedappsError(f"{path} is not an id map.")
+        return cls(None, arrays["offsets"], arrays["text"])
+
+    def subset(self, ids: np.ndarray) -> IdMap:
+        """The map of some of the names; `ids` ascending and distinct."""
+        if self.integers is not None:
+            return IdMap(np.ascontiguousarray(self.integers[ids]))
+        return IdMap(None, *self._gather(ids))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IdMap):
+            return NotImplemented
+        mine, theirs = self.arrays(), other.arrays()
+        return mine.keys() == theirs.keys() and all(
+            np.array_equal(mine[key], theirs[key]) for key in mine
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _running(lengths: np.ndarray) -> np.ndarray:
+    """Offsets of pieces with these lengths: 0, then their running sum."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _series(offsets: np.ndarray, text: np.ndarray) -> pl.Series:
+    """A string series from offsets and bytes."""
+    parts = [pl.Series("name", [], dtype=pl.String)]
+    for start in range(0, len(offsets) - 1, _BLOCK):
+        cuts = offsets[start : start + _BLOCK + 1]
+        whole = text[cuts[0] : cuts[-1]].tobytes()
+        frame = pl.DataFrame({"at": cuts[:-1] - cuts[0], "size": np.diff(cuts)})
+        name = pl.lit(whole).bin.slice(pl.col("at"), pl.col("size")).cast(pl.String)
+        parts.append(frame.select(name.alias("name"))["name"])
+    return pl.concat(parts)
+
+
+def _padded(text: np.ndarray, starts: np.ndarray, lengths: np.ndarray, width: int) -> np.ndarray:
+    """Byte strings of `width`: the pieces of `text`, cut or filled with NUL; shape (k,)."""
+    column = np.arange(width)
+    inside = column < lengths[:, None]  # (k, width)
+    at = np.where(inside, starts[:, None] + column, 0)
+    letters = np.where(inside, text[at] if len(text) else 0, 0).astype(np.uint8)
+    return letters.view(f"S{width}").reshape(-1)

@@ -1,0 +1,77 @@
+"""Report: the result of a task for one method and dimension, with what a fair comparison needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from medapps.arrays import open_arrays
+from medapps.store import read_manifest, writing
+
+
+@dataclass(frozen=True)
+class Report:
+    """Metrics per seed, per-unit values for paired tests, and cost."""
+
+    task: str
+    """label, recommend or rank."""
+    method: str
+    dim: int
+    data: str
+    seeds: tuple[int, ...]
+    by_seed: dict[str, list[float]]
+    """Metric name to one value per seed."""
+    units: dict[str, np.ndarray] = field(default_factory=dict)
+    """Metric name to float32 (seeds, units): one value per user or query, for paired comparison."""
+    unit_digest: str = ""
+    """Digest of the split that the units come from; only equal ones may be paired."""
+    cost: dict[str, float] = field(default_factory=dict)
+    """train_seconds, bytes."""
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    """JSON-able facts: label column, users, items, controls, ..."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over the seeds."""
+        return {name: float(np.mean(values)) for name, values in self.by_seed.items()}
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        config: dict[str, Any] | None = None,
+        parents: dict[str, str] | None = None,
+        force: bool = False,
+    ) -> None:
+        """Write the report as a folder."""
+        with writing(folder, kind="report", config=config, parents=parents, force=force) as draft:
+            draft.arrays("units.safetensors", self.units)
+            for name, table in self.tables.items():
+                draft.table(f"{name}.parquet", table)
+            draft.about = {
+                "task": self.task,
+                "method": self.method,
+                "dim": self.dim,
+                "data": self.data,
+                "seeds": list(self.seeds),
+                "by_seed": self.by_seed,
+                "unit_digest": self.unit_digest,
+                "cost": self.cost,
+                "tables": sorted(self.tables),
+                "details": self.details,
+            }
+            draft.metrics = self.metrics
+
+    @classmethod
+    def load(cls, folder: Path) -> Report:
+        """Read a report back."""
+        folder = Path(folder)
+        about = dict(read_manifest(folder, kind="report").about)
+        tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in about["tables"]}
+        units = open_arrays(folder / "units.safetensors")
+        return cls(**about | {"seeds": tuple(about["seeds"]), "units": units, "tables": tables})

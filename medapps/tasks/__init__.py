@@ -1,0 +1,1 @@
+"""What the vectors are for: user labels and product recommendation."""
