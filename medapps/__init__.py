@@ -1,6 +1,7 @@
 """Croppable knowledge-graph embeddings for e-commerce: train once, crop to every device.
 
-Names are imported on first use, so that `import medapps` is quick and a device without torch can load a crop.
+Names are imported on first use, so that `import medapps` is quick and a device without torch can
+load a crop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HOME = {
     "Workspace": "medapps.store",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """Arrays on disk in the safetensors format, with NumPy alone: streamed out, memory-mapped in.
 
-A file is eight bytes of header length, a JSON header, then the raw little-endian arrays. Writing takes
-arrays or `Blocks`, so a table larger than memory passes through; reading maps the file and copies
-nothing. bfloat16, which NumPy lacks, travels as uint16 bit patterns under the safetensors name BF16.
+A file is eight bytes of header length, a JSON header, then the raw little-endian arrays. Writing
+takes arrays or `Blocks`, so a table larger than memory passes through; reading maps the file and
+copies nothing. bfloat16, which NumPy lacks, travels as uint16 bit patterns under the name BF16.
 """
 
 from __future__ import annotations
@@ -102,5 +102,5 @@ def open_arrays(path: Path) -> dict[str, np.ndarray]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MedappsError(
             f"{path} is not a readable array file: {error}.",
-            fix="It was cut short or altered; make it again with the command that wrote it and --force.",
+            fix="It was cut short or altered; make it again with --force.",
         ) from error

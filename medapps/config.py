@@ -1,7 +1,8 @@
 """Configuration: frozen models, one file, and a fixed order of precedence.
 
-A value comes from its default, then the file (`--config`), then `--set section.key=value`, then a flag.
-Unknown keys are errors that name the nearest known key. What `--dump-config` prints runs again.
+A value comes from its default, then the file (`--config`), then `--set section.key=value`, then a
+flag. Unknown keys are errors that name the nearest known one. What `--dump-config` prints runs
+again.
 """
 
 from __future__ import annotations

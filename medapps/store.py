@@ -1,8 +1,8 @@
 """Saved nouns: a folder with a manifest, written whole or not at all, checked when read.
 
-`writing(folder, ...)` fills a hidden sibling and renames it into place, so that a crash leaves the old
-folder or the new one. The manifest names every file with its size and SHA-256; `read_manifest` compares them
-and refuses other kinds, newer format versions and names that lead out of the folder.
+`writing(folder, ...)` fills a hidden sibling and renames it into place, so that a crash leaves the
+old folder or the new one. The manifest names every file with its size and SHA-256; `read_manifest`
+compares them and refuses other kinds, newer format versions and names that lead out of the folder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 VERIFY_BELOW = 2**30
-"""Files up to this many bytes are hashed on every load; larger ones only when asked (size always)."""
+"""Files up to this many bytes are hashed on every load; larger ones are compared by size only."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _seal(
     parents: Mapping[str, str],
     began: float,
 ) -> None:
-    files = {
+    files: dict[str, dict[str, Any]] = {
         path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)}
         for path in sorted(draft.folder.iterdir())
     }
@@ -144,8 +144,8 @@ def _content_digest(kind: str, version: int, about: Mapping[str, Any], files: ob
 def _replace(part: Path, folder: Path) -> None:
     old = _old(folder)
     if folder.exists():
-        os.replace(folder, old)
-    os.replace(part, folder)
+        folder.replace(old)
+    part.replace(folder)
     _sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -158,7 +158,7 @@ def _recover(folder: Path) -> None:
     """Undo a replacement that was cut off between its two renames."""
     old = _old(folder)
     if old.exists() and not folder.exists():
-        os.replace(old, folder)
+        old.replace(folder)
 
 
 def read_manifest(
@@ -222,7 +222,7 @@ def write_text(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     _sync(part)
-    os.replace(part, path)
+    part.replace(path)
 
 
 def _sync(path: Path) -> None:
@@ -275,7 +275,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder in which the commands keep graphs, embeddings, crops, reports and the MLflow store."""
+    """The folder in which commands keep graphs, embeddings, crops, reports and the MLflow store."""
 
     root: Path
 

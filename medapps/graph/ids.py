@@ -1,7 +1,8 @@
 """IdMap: names on the outside, consecutive int32 on the inside.
 
-Names are kept in ascending order, so a name's number is its rank: two readers of the same data agree, and a
-lookup is a binary search over a memory-mapped file, without a dictionary of millions of strings.
+Names are kept in ascending order, so a name's number is its rank: two readers of the same data
+agree, and a lookup is a binary search over a memory-mapped file, without a dictionary of millions
+of strings.
 """
 
 from __future__ import annotations
