@@ -1,0 +1,33 @@
+# `make demo` and `make test` each set up everything on a machine that has Python 3.11 and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DATA := $(or $(MEDAPPS_DATA),$(wildcard ../shared/data))
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench setup clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt pip hatchling editables
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev,ann,export]"
+	touch $@
+
+demo: $(READY)
+	$(BIN)/medapps demo
+
+test: $(READY)
+	MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python benchmarks/all.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

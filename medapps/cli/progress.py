@@ -1,0 +1,47 @@
+"""Progress on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from medapps.cli.common import Job
+
+if TYPE_CHECKING:
+    from medapps.embed.train import Progress as TrainProgress
+
+
+class TrainingBar:
+    """Draws a training: epoch, loss, triples per second and the time left."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("training", total=None, note="")
+
+    def __call__(self, now: TrainProgress) -> None:
+        left = f"{now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
+        note = f"loss {now.loss:.4f}  {now.triples_per_second:,.0f} triples/s  {left}"
+        self._bar.update(
+            self._task,
+            total=now.epochs,
+            completed=now.epoch,
+            description=f"epoch {int(now.epoch)} of {now.epochs}",
+            note=note,
+        )
+
+
+@contextmanager
+def training_bar(job: Job) -> Iterator[TrainingBar]:
+    """A bar that disappears when the training ends; silent with -q."""
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    ]
+    quiet = job.verbose < 0
+    with Progress(*columns, console=job.console, transient=True, disable=quiet) as bar:
+        yield TrainingBar(bar)

@@ -1,0 +1,30 @@
+"""Results as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+
+def facts(values: Mapping[str, Any]) -> Table:
+    """Name and value, one line each; nested values are left to --json."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in values.items():
+        if not isinstance(value, Mapping):
+            table.add_row(f"[bold]{name}[/]", cell(value))
+    return table
+
+
+def cell(value: object) -> str:
+    """A value as short as it stays readable."""
+    if isinstance(value, bool) or value is None:
+        return "–" if value is None else str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(cell(part) for part in value)
+    return str(value)

@@ -1,0 +1,61 @@
+"""`medapps train`: one training for all sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medapps.cli.common import Job, Result, command
+
+
+@command("train", example="medapps train --kg skg.parquet --dims 10,100,500")
+def train(
+    job: Job,
+    kg: Annotated[Path, typer.Option("--kg", help="Triples: a file or a dataset folder.")],
+    dims: Annotated[str | None, typer.Option(help="Ascending sizes, e.g. 10,100,500.")] = None,
+    scorer: Annotated[str | None, typer.Option(help="How a triple is scored.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the triples.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
+    add_interactions: Annotated[
+        str | None,
+        typer.Option(metavar="RELATION", help="Add train interactions as triples of a relation."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 products.")] = None,
+) -> Result:
+    """Train one croppable embedding; every prefix in --dims is a model of its own."""
+    settings = job.settings(
+        {
+            "train.dims": dims and dims.split(","),
+            "train.scorer": scorer,
+            "train.epochs": epochs,
+            "train.device": device,
+            "train.precision": precision,
+            "graph.add_interactions": add_interactions,
+        }
+    )
+    from medapps.cli.progress import training_bar
+    from medapps.cli.tables import facts
+    from medapps.stages import graph_stage, train_stage
+
+    graph, _ = graph_stage(job.bench, kg, settings.graph)
+    job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
+    with job.stopping() as stop, training_bar(job) as bar:
+        embedding, folder = train_stage(
+            job.bench,
+            graph,
+            settings.train,
+            seed=job.seed,
+            resume=resume,
+            progress=bar,
+            stop=stop,
+        )
+    values = {
+        "artifact": folder,
+        "dims": list(embedding.dims),
+        "scorer": settings.train.scorer,
+        **embedding.metrics,
+    }
+    return Result(values, [facts(values), "Next: medapps rank, label, recommend, or crop."])
