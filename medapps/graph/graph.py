@@ -31,6 +31,8 @@ class Graph:
     source: str = ""
     """The dataset folder that it was read from; labels and interactions stand beside it."""
     digest: str = ""
+    notes: dict[str, int] = field(default_factory=dict)
+    """What reading changed: duplicates, self_loops, interactions added, ..."""
     manifest: Manifest | None = field(default=None, compare=False, repr=False)
 
     def save(
@@ -42,7 +44,12 @@ class Graph:
             draft.arrays("users.safetensors", {"users": self.users})
             self.entities.save(draft.path("entities.safetensors"))
             self.relations.save(draft.path("relations.safetensors"))
-            draft.about = {"name": self.name, "source": self.source, **self.counts()}
+            draft.about = {
+                "name": self.name,
+                "source": self.source,
+                "notes": self.notes,
+                **self.counts(),
+            }
         return Graph.load(folder)
 
     @classmethod
@@ -58,6 +65,7 @@ class Graph:
             name=manifest.about["name"],
             source=manifest.about["source"],
             digest=content_digest(manifest),
+            notes=manifest.about.get("notes", {}),
             manifest=manifest,
             **triples,
         )

@@ -35,7 +35,11 @@ class IdMap:
     @classmethod
     def of(cls, names: pl.Series) -> IdMap:
         """The map of the distinct values of a string or integer series without nulls."""
-        names = names.unique().sort()
+        return cls.of_sorted(names.unique().sort())
+
+    @classmethod
+    def of_sorted(cls, names: pl.Series) -> IdMap:
+        """The map of names that are distinct and ascending already."""
         if names.dtype.is_integer():
             return cls(names.cast(pl.Int64).to_numpy())
         if names.dtype != pl.String:

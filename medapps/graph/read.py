@@ -1,0 +1,218 @@
+"""Tables to Graph: lazily read, checked, numbered, with its users told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from medapps.errors import MedappsError
+from medapps.graph.beside import known_users, read_interactions
+from medapps.graph.config import GraphConfig
+from medapps.graph.graph import Graph
+from medapps.graph.ids import IdMap
+from medapps.graph.number import Numbering
+from medapps.graph.split import leave_one_out
+from medapps.graph.tables import as_ids, column, find_table, refuse_gaps, scan_table, table_errors
+
+GRAPH_FILES = ("skg", "triples", "train")
+INVERSE = ":inverse"
+
+
+def read_graph(path: str | Path, config: GraphConfig | None = None) -> Graph:
+    """Read a graph file, or the graph of a dataset folder; triples come out in ascending order."""
+    config = config or GraphConfig()
+    files = graph_files(Path(path))
+    folder = files["train"].parent
+    tables = {split: triples_of(file, config) for split, file in files.items()}
+    notes: dict[str, int] = {}
+    if config.add_interactions is not None:
+        extra = _interactions(folder, config.add_interactions, tables["train"])
+        notes["interactions_added"] = len(extra)
+        tables["train"] = pl.concat([tables["train"], extra.lazy()])
+    tables = _one_type(tables, files)
+    with table_errors(files["train"]):
+        numbering = Numbering.of(list(tables.values()))
+        keys = {split: numbering.pack(table) for split, table in tables.items()}
+    for split in keys:
+        keys[split] = _distinct(keys[split], split, numbering, config, notes)
+    triples = {split: numbering.unpack(keys.pop(split)) for split in list(keys)}
+    for split in triples:
+        triples[split] = _without_loops(triples[split], split, numbering, config, notes)
+    if config.inverse:
+        numbering, triples = _with_inverse(numbering, triples)
+    empty = np.empty((0, 3), np.int32)
+    return Graph(
+        numbering.entities,
+        numbering.relations,
+        train=triples["train"],
+        valid=triples.get("valid", empty),
+        test=triples.get("test", empty),
+        users=find_users(numbering.entities, folder, config.user_prefix),
+        name=folder.resolve().name if files["train"].stem in GRAPH_FILES else files["train"].stem,
+        source=str(folder.resolve()),
+        notes=notes,
+    )
+
+
+def graph_files(path: Path) -> dict[str, Path]:
+    """The files of each split; `path` is one of them or their folder."""
+    if path.is_dir():
+        train = find_table(path, GRAPH_FILES)
+        if train is None:
+            found = sorted(file.name for file in path.iterdir())[:8]
+            raise MedappsError(
+                f"{path} holds no graph: none of skg, triples or train (.parquet, .csv, .tsv); "
+                f"it has {', '.join(found) or 'no files'}.",
+                fix="Name the file itself, or make data with: medapps data synth --out DIR.",
+            )
+    else:
+        train = path
+    files = {"train": train}
+    if train.stem not in ("valid", "test"):
+        for split in ("valid", "test"):
+            beside = find_table(train.parent, [split])
+            if beside is not None:
+                files[split] = beside
+    return files
+
+
+def triples_of(path: Path, config: GraphConfig) -> pl.LazyFrame:
+    """The columns head, relation, tail of one file, after a pass that looks for gaps."""
+    frame = scan_table(path, separator=config.separator, header=config.header)
+    wanted = {"head": config.head, "relation": config.relation, "tail": config.tail}
+    names = {
+        role: column(frame, path, given, option=f"graph.{role}") for role, given in wanted.items()
+    }
+    if len(set(names.values())) < 3:
+        raise MedappsError(
+            f"Head, relation and tail of {path} must be three columns, not {names}.",
+            fix="Name them with --set graph.head=NAME and so on.",
+        )
+    refuse_gaps(frame, path, list(names.values()))
+    frame = as_ids(frame, path, [names["head"], names["tail"]])
+    frame = as_ids(frame, path, [names["relation"]])
+    return frame.select(**{role: pl.col(name) for role, name in names.items()})
+
+
+def _one_type(tables: dict[str, pl.LazyFrame], files: dict[str, Path]) -> dict[str, pl.LazyFrame]:
+    """All splits with ids of one type; numbers in text files give way to strings."""
+    kinds = {split: tuple(table.collect_schema().dtypes()) for split, table in tables.items()}
+    if len(set(kinds.values())) == 1:
+        return tables
+    for split, kind in kinds.items():
+        if files[split].suffix == ".parquet" and kind != kinds["train"]:
+            raise MedappsError(
+                f"Integer ids are mixed with string ids: {files['train'].name} has "
+                f"{kinds['train'][0]} and {files[split].name} has {kind[0]} ids.",
+                fix="Convert the columns to one type.",
+            )
+    return {split: table.cast(pl.String) for split, table in tables.items()}
+
+
+def _interactions(folder: Path, relation: str, train: pl.LazyFrame) -> pl.DataFrame:
+    """Training interactions as triples of a new relation."""
+    frame = leave_one_out(read_interactions(folder)).filter(split="train")
+    schema = train.collect_schema()
+    for side in ("user", "item"):
+        if frame[side].dtype != schema["head"]:
+            raise MedappsError(
+                f"Integer ids are mixed with string ids: the graph has {schema['head']} ids and "
+                f"column {side} of the interactions has {frame[side].dtype}.",
+                fix="Convert the columns to one type.",
+            )
+    both = frame["user"].unique().filter(frame["user"].unique().is_in(frame["item"].unique()))
+    if len(both):
+        raise MedappsError(
+            f"{len(both):,} ids of the interactions, such as {both[0]!r}, name a user and an item, "
+            "so adding them to the graph would make one entity of two.",
+            fix="Give users and items ids of their own, such as user:1 and item:1.",
+        )
+    if schema["relation"] != pl.String:
+        raise MedappsError(
+            f"The relations of the graph are integers, so {relation!r} cannot be added to them.",
+            fix="Convert the relation column to strings.",
+        )
+    return frame.select(head="user", relation=pl.lit(relation), tail="item")
+
+
+def _distinct(
+    keys: np.ndarray, split: str, numbering: Numbering, config: GraphConfig, notes: dict[str, int]
+) -> np.ndarray:
+    again = np.zeros(len(keys), bool)
+    np.equal(keys[1:], keys[:-1], out=again[1:])
+    count = int(again.sum())
+    notes["duplicates"] = notes.get("duplicates", 0) + count
+    if not count or config.duplicates == "keep":
+        return keys
+    if config.duplicates == "error":
+        first = numbering.unpack(keys[again][:1])
+        raise MedappsError(
+            f"{count:,} triples of the {split} split occur more than once, "
+            f"such as {numbering.words(first[0])}.",
+            fix="Drop them with --set graph.duplicates=drop.",
+        )
+    return keys[~again]
+
+
+def _without_loops(
+    triples: np.ndarray,
+    split: str,
+    numbering: Numbering,
+    config: GraphConfig,
+    notes: dict[str, int],
+) -> np.ndarray:
+    loops = triples[:, 0] == triples[:, 2]
+    count = int(loops.sum())
+    notes["self_loops"] = notes.get("self_loops", 0) + count
+    if not count or config.self_loops == "keep":
+        return triples
+    if config.self_loops == "error":
+        raise MedappsError(
+            f"{count:,} triples of the {split} split lead from an entity to itself, "
+            f"such as {numbering.words(triples[loops][0])}.",
+            fix="Drop them with --set graph.self_loops=drop.",
+        )
+    if count == len(triples) and split == "train":
+        raise MedappsError("Every training triple leads from an entity to itself.")
+    return triples[~loops]
+
+
+def _with_inverse(
+    numbering: Numbering, triples: dict[str, np.ndarray]
+) -> tuple[Numbering, dict[str, np.ndarray]]:
+    """Training triples in both directions, the backward ones under relations of their own."""
+    names = numbering.relations.names().cast(pl.String)
+    backward = names + INVERSE
+    if backward.is_in(names).any():
+        taken = names.filter(names.is_in(backward))[0]
+        raise MedappsError(
+            f"The graph has a relation {taken!r} already.",
+            fix="Leave inverse relations out, or rename it.",
+        )
+    doubled = Numbering(numbering.entities, IdMap.of(pl.concat([names, backward])))
+    ahead, back = doubled.relations.ids(names), doubled.relations.ids(backward)
+    out = {}
+    for split, rows in triples.items():
+        forward = np.stack([rows[:, 0], ahead[rows[:, 1]], rows[:, 2]], axis=1)
+        if split == "train":
+            turned = np.stack([rows[:, 2], back[rows[:, 1]], rows[:, 0]], axis=1)
+            forward = np.concatenate([forward, turned])
+        out[split] = doubled.unpack(doubled.pack_ids(forward))
+    return doubled, out
+
+
+def find_users(entities: IdMap, folder: Path, prefix: str) -> np.ndarray:
+    """int32, ascending: entities with the prefix; else users of the tables beside; else all."""
+    if entities.integers is None and prefix:
+        named = np.flatnonzero(entities.names().str.starts_with(prefix).to_numpy())
+        if len(named):
+            return named.astype(np.int32)
+    beside = known_users(folder)
+    if beside is not None:
+        ids = np.unique(entities.ids(beside))
+        ids = ids[ids >= 0]
+        if len(ids):
+            return ids.astype(np.int32)
+    return np.arange(len(entities), dtype=np.int32)
