@@ -93,15 +93,18 @@ def carry_out(
 
 def graph_stage(bench: Bench, path: Path, config: GraphConfig) -> tuple[Graph, Path]:
     """Read a dataset into the workspace; no run of its own, it is an input of the others."""
-    from medapps.graph.read import dataset_files, read_graph
+    from medapps.graph.read import graph_files, read_graph
+    from medapps.graph.tables import find_table
 
-    files = dataset_files(path)
-    parents = {file.name: file_digest(file) for file in files}
+    files = graph_files(Path(path))
+    beside = (find_table(files["train"].parent, [stem]) for stem in ("labels", "interactions"))
+    inputs = [*files.values(), *(file for file in beside if file)]
+    parents = {file.name: file_digest(file) for file in inputs}
     key = stage_key("graph", REVISION["graph"], config.plain(), parents)
     done = bench.workspace.finished("graph", key)
     if done and not bench.force:
         graph = Graph.load(done)
-        if graph.source == str(Path(path).resolve()):
+        if graph.source == str(files["train"].parent.resolve()):
             return graph, done
     folder = bench.workspace.folder("graph", key)
     graph = read_graph(path, config).save(folder, config=config.plain(), force=True)
