@@ -1,7 +1,7 @@
 """Crop: the vectors that a device carries, by name, with all that is needed to score triples.
 
-Made from a trained embedding or by any baseline; the tasks know nothing else. Loads with NumPy and polars
-alone and maps its files into memory.
+Made from a trained embedding or by any baseline; the tasks know nothing else. Loads with NumPy and
+polars alone and maps its files into memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from medapps.arrays import open_arrays
+from medapps.crop.files import check_format, read_files, write_files
+from medapps.crop.outgoing import Outgoing
 from medapps.crop.quantize import dequantize
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
@@ -23,10 +24,10 @@ from medapps.store import Manifest, read_manifest, writing
 
 Names = pl.Series | Sequence[str] | Sequence[int] | np.ndarray
 VERIFY_BELOW = 32 * 2**20
-"""Crop files up to this size are hashed on every load; a lookup must not read a large file whole."""
+"""Files up to this size are hashed on every load; a lookup must not read a large one whole."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Crop:
     """Entity vectors of one dimension, their names, and how to score with them."""
 
@@ -45,7 +46,7 @@ class Crop:
     """int32, ascending: the rows that are users."""
     about: dict[str, Any] = field(default_factory=dict)
     """JSON-able origin: graph digest, dataset, run id, trained dims, train_seconds, metrics, ..."""
-    manifest: Manifest | None = field(default=None, compare=False, repr=False)
+    manifest: Manifest | None = field(default=None, repr=False)
 
     @property
     def dtype(self) -> str:
@@ -62,7 +63,7 @@ class Crop:
         parts = [self.entities, self.scale, self.relations]
         return sum(part.nbytes for part in parts if part is not None)
 
-    def rows(self, ids: np.ndarray) -> np.ndarray:
+    def rows(self, ids: np.ndarray | slice) -> np.ndarray:
         """float32 (k, width): the vectors of rows `ids`."""
         picked = np.asarray(self.entities[ids])
         return dequantize(picked, None if self.scale is None else np.asarray(self.scale[ids]))
@@ -101,34 +102,52 @@ class Crop:
         self,
         folder: Path,
         *,
+        form: str = "safetensors",
         config: dict[str, Any] | None = None,
         parents: dict[str, str] | None = None,
         force: bool = False,
     ) -> Crop:
-        """Write the crop as a folder and return it memory-mapped."""
-        with writing(folder, kind="crop", config=config, parents=parents, force=force) as draft:
-            vectors = {"entities": self.entities}
-            if self.scale is not None:
-                vectors["scale"] = self.scale
-            if self.relations is not None:
-                vectors["relations"] = self.relations
-            draft.arrays("vectors.safetensors", vectors)
-            draft.arrays("users.safetensors", {"users": self.users})
-            self.entity_ids.save(draft.path("entities.safetensors"))
-            if self.relation_ids is not None:
-                self.relation_ids.save(draft.path("relations.safetensors"))
-            draft.about = crop_facts(self)
-        return load_crop(folder)
+        """Write the crop as a folder and return it opened again."""
+        return write_crop(
+            folder,
+            Outgoing(self, self.dtype),
+            form=form,
+            config=config,
+            parents=parents,
+            force=force,
+        )
 
 
-def crop_facts(crop: Crop) -> dict[str, Any]:
-    """What a manifest says about a crop."""
-    return crop.about | {
-        "dim": crop.dim,
-        "method": crop.method,
-        "spec": asdict(crop.spec),
+def write_crop(
+    folder: Path,
+    crop: Outgoing,
+    *,
+    form: str = "safetensors",
+    about: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    parents: dict[str, str] | None = None,
+    force: bool = False,
+) -> Crop:
+    """Stream a crop into `folder`, whole or not at all, and open it."""
+    check_format(form)
+    with writing(folder, kind="crop", config=config, parents=parents, force=force) as draft:
+        write_files(draft, crop, form)
+        draft.about = crop.source.about | (about or {}) | crop_facts(crop, form)
+    return load_crop(folder)
+
+
+def crop_facts(crop: Outgoing, form: str) -> dict[str, Any]:
+    """What a manifest says about a crop, so that a device can use it."""
+    return {
+        "dim": crop.source.dim,
+        "method": crop.source.method,
+        "spec": asdict(crop.source.spec),
         "dtype": crop.dtype,
-        "rows": len(crop.entities),
+        "format": form,
+        "rows": crop.shape[0],
+        "width": crop.shape[1],
+        "users": crop.shape[0] if crop.users is None else len(crop.users),
+        "relations": 0 if crop.relations is None else len(crop.relations),
     }
 
 
@@ -137,19 +156,38 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
     folder = Path(folder)
     limit = 2**63 if verify else VERIFY_BELOW
     manifest = read_manifest(folder, kind="crop", verify_below=limit)
-    vectors = open_arrays(folder / "vectors.safetensors")
     about = dict(manifest.about)
-    relation_ids = folder / "relations.safetensors"
+    try:
+        facts = {key: about.pop(key) for key in _FACTS}
+        spec = ScoreSpec(**facts["spec"])
+    except (KeyError, TypeError) as error:
+        raise _unusable(folder, f"its manifest lacks or misnames {error}") from error
+    stored = read_files(folder, facts["format"])
+    shape, names = stored.entities.shape, len(stored.entity_ids)
+    if shape != (facts["rows"], facts["width"]) or names != facts["rows"]:
+        raise _unusable(folder, f"{shape} numbers and {names} names do not fit its manifest")
+    if stored.entities.dtype.name != facts["dtype"]:
+        raise _unusable(folder, f"it holds {stored.entities.dtype} instead of {facts['dtype']}")
+    users = stored.users if stored.users is not None else np.arange(names, dtype=np.int32)
     return Crop(
-        entities=vectors["entities"],
-        scale=vectors.get("scale"),
-        relations=vectors.get("relations"),
-        entity_ids=IdMap.load(folder / "entities.safetensors"),
-        relation_ids=IdMap.load(relation_ids) if relation_ids.exists() else None,
-        users=open_arrays(folder / "users.safetensors")["users"],
-        dim=about.pop("dim"),
-        method=about.pop("method"),
-        spec=ScoreSpec(**about.pop("spec")),
-        about={key: value for key, value in about.items() if key not in ("dtype", "rows")},
+        entities=stored.entities,
+        scale=stored.scale,
+        relations=stored.relations,
+        entity_ids=stored.entity_ids,
+        relation_ids=stored.relation_ids,
+        users=users,
+        dim=facts["dim"],
+        method=facts["method"],
+        spec=spec,
+        about=about,
         manifest=manifest,
+    )
+
+
+_FACTS = ("dim", "method", "spec", "dtype", "format", "rows", "width", "users", "relations")
+
+
+def _unusable(folder: Path, why: str) -> MedappsError:
+    return MedappsError(
+        f"The crop {folder} cannot be used: {why}.", fix="Make it again with --force."
     )

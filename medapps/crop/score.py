@@ -1,4 +1,4 @@
-"""Scores of single triples in NumPy: what a device computes, and the truth that training is held to."""
+"""Scores of single triples in NumPy: what a device computes, and the truth for training."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""What a device gets of a crop: some rows, another number type, another form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from medapps.crop.crop import Crop, write_crop
+from medapps.crop.files import check_format
+from medapps.crop.outgoing import BLOCK_BYTES, Outgoing
+from medapps.crop.quantize import DTYPES
+from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
+
+_EXAMPLES = 5
+
+
+def export_crop(
+    source: Crop,
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    form: str = "safetensors",
+    users_only: bool = False,
+    names: pl.Series | None = None,
+    relations: bool = True,
+    about: dict[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
+    parents: dict[str, str] | None = None,
+    force: bool = False,
+    block_bytes: int = BLOCK_BYTES,
+) -> Crop:
+    """Stream `source` into `folder` and open it: users only, or the entities in `names`, or all.
+
+    Needs memory for a few blocks and a few bytes per row, however wide `source` is.
+    """
+    if dtype not in DTYPES:
+        raise MedappsError(f"--dtype takes {', '.join(DTYPES)}, not {dtype!r}.")
+    check_format(form)
+    rows = chosen_rows(source, users_only=users_only, names=names)
+    outgoing = Outgoing(source, dtype, rows, relations, block_bytes)
+    if parents is None and source.manifest is not None:
+        parents = {"crop": source.manifest.digest}
+    return write_crop(
+        folder, outgoing, form=form, about=about, config=config, parents=parents, force=force
+    )
+
+
+def chosen_rows(
+    source: Crop, *, users_only: bool = False, names: pl.Series | None = None
+) -> np.ndarray | None:
+    """int32, ascending: the rows to keep; None for all."""
+    if users_only and names is not None:
+        raise MedappsError("--users-only and --ids exclude each other.", fix="Give one of them.")
+    if names is not None:
+        return _listed(source.entity_ids, names)
+    if not users_only:
+        return None
+    if not len(source.users):
+        raise MedappsError(
+            "This embedding knows no users, so --users-only would leave nothing.",
+            fix="Leave it out, or name the entities with --ids FILE.",
+        )
+    return None if len(source.users) == len(source.entity_ids) else np.asarray(source.users)
+
+
+def _listed(ids: IdMap, names: pl.Series) -> np.ndarray:
+    """Rows of the listed names; unknown, repeated and missing ones are refused."""
+    if not len(names):
+        raise MedappsError("The list of ids is empty.")
+    names = _typed(ids, names)
+    found = ids.ids(names)
+    _refuse(names.filter(pl.Series(found < 0)), "are not in the embedding")
+    _refuse(names.filter(names.is_duplicated()).unique(maintain_order=True), "are listed twice")
+    return np.sort(found)
+
+
+def _typed(ids: IdMap, names: pl.Series) -> pl.Series:
+    """The names in the type of the ids: those of a text file are strings even when ids are not."""
+    if ids.dtype == pl.String:
+        return names.cast(pl.String)
+    if names.dtype != pl.String:
+        return names
+    numbers = names.str.strip_chars().cast(pl.Int64, strict=False)
+    _refuse(names.filter(numbers.is_null()), "are not in the embedding, whose ids are integers")
+    return numbers
+
+
+def _refuse(names: pl.Series, problem: str) -> None:
+    if not len(names):
+        return
+    some = ", ".join(repr(name) for name in names.head(_EXAMPLES).to_list())
+    more = ", ..." if len(names) > _EXAMPLES else ""
+    raise MedappsError(
+        f"{len(names):,} ids of the list {problem}: {some}{more}.", fix="Correct the --ids file."
+    )
