@@ -1,0 +1,115 @@
+"""Quality measures of the two tasks, as plain functions over NumPy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def confusion(truth: np.ndarray, guess: np.ndarray, classes: int) -> np.ndarray:
+    """Counts (classes, classes): row the true class, column the predicted one."""
+    flat = np.bincount(truth.astype(np.int64) * classes + guess, minlength=classes * classes)
+    return flat.reshape(classes, classes)
+
+
+def class_scores(matrix: np.ndarray) -> dict[str, np.ndarray]:
+    """Precision, recall, F1 and support per class; a class without cases or guesses has 0."""
+    hits = np.diag(matrix).astype(float)
+    support, guessed = matrix.sum(1).astype(float), matrix.sum(0).astype(float)
+    both = support + guessed
+    return {
+        "precision": np.divide(hits, guessed, out=np.zeros_like(hits), where=guessed > 0),
+        "recall": np.divide(hits, support, out=np.zeros_like(hits), where=support > 0),
+        "f1": np.divide(2 * hits, both, out=np.zeros_like(hits), where=both > 0),
+        "support": support,
+    }
+
+
+def label_metrics(matrix: np.ndarray) -> dict[str, float]:
+    """Accuracy and F1 in its three averages from a confusion matrix.
+
+    Macro averages over classes that occur in truth or guess, as scikit-learn does; micro equals
+    accuracy because every user has exactly one label.
+    """
+    scores = class_scores(matrix)
+    total = max(float(matrix.sum()), 1.0)
+    present = (matrix.sum(0) + matrix.sum(1)) > 0
+    accuracy = float(np.trace(matrix) / total)
+    return {
+        "accuracy": accuracy,
+        "f1_macro": float(scores["f1"][present].mean()) if present.any() else 0.0,
+        "f1_micro": accuracy,
+        "f1_weighted": float((scores["f1"] * scores["support"]).sum() / total),
+    }
+
+
+def batched_f1_macro(truth: np.ndarray, guess: np.ndarray, classes: int) -> np.ndarray:
+    """Macro F1 of several guesses (runs, users) against one truth (users,), shape (runs,)."""
+    offset = np.arange(len(guess))[:, None] * classes * classes
+    flat = np.bincount(
+        (offset + truth[None, :].astype(np.int64) * classes + guess).reshape(-1),
+        minlength=len(guess) * classes * classes,
+    )
+    matrices = flat.reshape(len(guess), classes, classes)
+    hits = np.diagonal(matrices, axis1=1, axis2=2)
+    both = matrices.sum(1) + matrices.sum(2)
+    f1 = 2 * hits / np.maximum(both, 1)
+    return f1.sum(1) / np.maximum((both > 0).sum(1), 1)
+
+
+def calibration(
+    truth: np.ndarray, probability: np.ndarray, bins: int = 10
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Mean confidence, accuracy and count per confidence bin, and the expected calibration error."""
+    guess, confidence = probability.argmax(1), probability.max(1)
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    count = np.bincount(place, minlength=bins).astype(float)
+    safe = np.maximum(count, 1)
+    mean = np.bincount(place, weights=confidence, minlength=bins) / safe
+    right = np.bincount(place, weights=guess == truth, minlength=bins) / safe
+    error = float((count * np.abs(mean - right)).sum() / max(count.sum(), 1))
+    return mean, right, count.astype(np.int64), error
+
+
+def realistic_rank(better: np.ndarray, equal: np.ndarray) -> np.ndarray:
+    """Rank from the number of better and of equally scored rivals: the middle of the tie."""
+    return 1 + better + equal / 2
+
+
+def reward(rank: np.ndarray, k: int) -> np.ndarray:
+    """NDCG@k of one relevant item at this rank: 1 / log2(rank + 1), or 0 beyond k."""
+    return np.where(rank <= k, 1 / np.log2(rank + 1), 0.0)
+
+
+def rank_metrics(rank: np.ndarray, cutoffs: tuple[int, ...] = (1, 5, 10)) -> dict[str, np.ndarray]:
+    """ndcg and hit at each cutoff and the reciprocal rank, one value per user."""
+    out = {f"ndcg_at_{k}": reward(rank, k) for k in cutoffs}
+    out |= {f"hit_at_{k}": (rank <= k).astype(float) for k in cutoffs}
+    return out | {"mrr": 1 / rank}
+
+
+def coverage(recommended: np.ndarray, n_items: int) -> float:
+    """Share of the catalogue that appears in at least one list of recommendations."""
+    shown = recommended[recommended >= 0]
+    return len(np.unique(shown)) / max(n_items, 1)
+
+
+def bootstrap_interval(
+    values: np.ndarray, level: float = 0.95, draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the mean when the units (last axis) are drawn again.
+
+    `values` is (units,) or (seeds, units); seeds are averaged first, so that the interval speaks of
+    other users and not of other seeds.
+    """
+    per_unit = values.reshape(-1, values.shape[-1]).mean(0)
+    if len(per_unit) == 0:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(seed)
+    means = np.empty(draws)
+    block = max(1, (1 << 22) // len(per_unit))
+    for start in range(0, draws, block):
+        size = min(block, draws - start)
+        pick = rng.integers(0, len(per_unit), (size, len(per_unit)))
+        means[start : start + size] = per_unit[pick].mean(1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

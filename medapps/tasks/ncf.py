@@ -1,0 +1,162 @@
+"""NeuMF (He et al. 2017) whose MLP tower also reads a service vector of the user.
+
+    first layer   h = relu(P u + Q i + S s + b)        P, Q, S: its user, item and service parts
+    tower         h = relu(W h + b) ...
+    logit         w . [p * q ; h] + b                  p, q: the factors of the GMF tower
+
+Because the first layer is a sum of three parts, full ranking computes each part once per user or
+item and never a pair twice.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from medapps.config import Config
+
+
+class NcfConfig(Config):
+    """Sizes and training of the recommender; the sizes are the defaults of the NCF code."""
+
+    mode: Literal["neumf", "gmf", "mlp"] = "neumf"
+    """Both towers, the GMF tower only, or the MLP tower only."""
+    factors: int = Field(8, ge=1)
+    """Length of the GMF vectors."""
+    embed: int = Field(32, ge=1)
+    """Length of the user and the item vector of the MLP tower."""
+    layers: tuple[int, ...] = Field((32, 16, 8), min_length=1)
+    """Widths of the MLP tower."""
+    service_gain: float = Field(1.0, gt=0)
+    """Length of a typical service vector after standardising, whatever its dimension."""
+    adapter: int = Field(0, ge=0)
+    """Width of a linear map in front of the service input; 0 feeds the vector itself."""
+    tune_service: bool = False
+    """Train the service vectors too instead of keeping them fixed."""
+    user_dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of training examples whose user is replaced by the one unknown user."""
+    user_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of the user vectors."""
+    item_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of the item vectors."""
+    service_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of the service part of the first layer and of the adapter."""
+    negatives: int = Field(4, ge=1)
+    """Fresh negative items per positive and epoch."""
+    batch: int = Field(1024, ge=1)
+    """Positives per step; each brings its negatives along."""
+    learning_rate: float = Field(0.002, gt=0)
+    """Step size of Adam."""
+    epochs: int = Field(30, ge=0)
+    """Most epochs that are trained."""
+    average: float = Field(0.0, ge=0, lt=1)
+    """Weights that are validated and kept are a running mean with this memory per step; 0 is off."""
+    patience: int = Field(4, ge=1)
+    """Validations without a better value before training stops."""
+
+
+class NeuMF(nn.Module):
+    """The network; row `n_users` of the user table is the unknown user."""
+
+    def __init__(self, n_users: int, n_items: int, service_dim: int, config: NcfConfig) -> None:
+        super().__init__()
+        self.n_users, self.n_items, self.service_dim = n_users, n_items, service_dim
+        self.gmf = config.factors if config.mode != "mlp" else 0
+        self.mlp = config.embed if config.mode != "gmf" else 0
+        # columns: first the MLP vector, then the GMF vector
+        self.users = nn.Parameter(torch.empty(n_users + 1, self.mlp + self.gmf))
+        self.items = nn.Parameter(torch.empty(n_items, self.mlp + self.gmf))
+        widths = list(config.layers) if self.mlp else []
+        if self.mlp:
+            self.user_part = nn.Parameter(torch.empty(self.mlp, widths[0]))
+            self.item_part = nn.Parameter(torch.empty(self.mlp, widths[0]))
+            self.first_bias = nn.Parameter(torch.empty(widths[0]))
+        if self.mlp and service_dim:
+            inside = config.adapter or service_dim
+            if config.adapter:
+                self.adapter = nn.Parameter(torch.empty(service_dim, config.adapter))
+            self.service_part = nn.Parameter(torch.empty(inside, widths[0]))
+        self.tower = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.out = nn.Parameter(torch.empty(self.gmf + (widths[-1] if widths else 0)))
+        self.out_bias = nn.Parameter(torch.zeros(()))
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """Initial values: tables N(0, 0.01), output LeCun uniform, layers uniform by fan-in."""
+        for name, value in self.named_parameters():
+            if name in ("users", "items"):
+                value.normal_(0, 0.01, generator=generator)
+            elif name == "out":
+                bound = (3 / max(len(self.out), 1)) ** 0.5
+                value.uniform_(-bound, bound, generator=generator)
+            elif name == "out_bias":
+                value.zero_()
+            elif name in ("service_part", "adapter"):
+                value.uniform_(-1, 1, generator=generator).mul_(value.shape[0] ** -0.5)
+            elif name in ("user_part", "item_part", "first_bias"):
+                bound = (2 * self.mlp) ** -0.5
+                value.uniform_(-bound, bound, generator=generator)
+            else:  # hidden layers of the tower
+                layer = self.tower[int(name.split(".")[1])]
+                bound = layer.in_features**-0.5
+                value.uniform_(-bound, bound, generator=generator)
+
+    def service_input(self, service: Tensor) -> Tensor:
+        """What the service vectors add to the first layer, (..., service_dim) -> (..., width)."""
+        if hasattr(self, "adapter"):
+            service = service @ self.adapter
+        return service @ self.service_part
+
+    def forward(self, users: Tensor, items: Tensor, service: Tensor | None) -> Tensor:
+        """Logits of `items` (batch, k) for `users` (batch,) with service vectors (batch, dim)."""
+        user, item = self.users[users], torch.nn.functional.embedding(items, self.items)
+        parts = []
+        if self.gmf:
+            weight = user[:, self.mlp :] * self.out[: self.gmf]  # (batch, gmf)
+            parts.append((item[..., self.mlp :] @ weight.unsqueeze(2)).squeeze(2))
+        if self.mlp:
+            left = torch.addmm(self.first_bias, user[:, : self.mlp], self.user_part)
+            if service is not None and self.service_dim:
+                left = left + self.service_input(service)
+            hidden = item[..., : self.mlp] @ self.item_part + left.unsqueeze(1)
+            parts.append(self.climb(hidden) @ self.out[self.gmf :])
+        return sum(parts, start=self.out_bias)
+
+    def climb(self, hidden: Tensor) -> Tensor:
+        """From the first layer before its relu to the top of the tower, (..., width)."""
+        hidden = torch.relu(hidden)
+        for layer in self.tower:
+            hidden = torch.relu(layer(hidden))
+        return hidden
+
+
+def new_model(
+    n_users: int, n_items: int, service_dim: int, config: NcfConfig, seed: int
+) -> NeuMF:
+    """A NeuMF with initial values that depend on the seed alone."""
+    model = NeuMF(n_users, n_items, service_dim, config)
+    model.reset(torch.Generator().manual_seed(seed))
+    return model
+
+
+def decay_groups(model: NeuMF, config: NcfConfig) -> list[dict]:
+    """Parameter groups for AdamW: tables and the service part each have their own decay."""
+    decay = {
+        "users": config.user_decay,
+        "items": config.item_decay,
+        "service_part": config.service_decay,
+        "adapter": config.service_decay,
+    }
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, value in model.named_parameters():
+        groups.setdefault(decay.get(name, 0.0), []).append(value)
+    return [{"params": values, "weight_decay": rate} for rate, values in groups.items()]
+
+
+def arrays_of(model: NeuMF) -> dict[str, np.ndarray]:
+    """All weights as NumPy arrays, by name."""
+    return {name: value.detach().numpy() for name, value in model.named_parameters()}
