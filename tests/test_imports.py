@@ -1,0 +1,84 @@
+"""The arrows between rooms, and what may be imported where."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import medapps
+
+PACKAGE = Path(medapps.__file__).parent
+FORBIDDEN = {
+    "graph": {"medapps.embed", "medapps.crop", "medapps.baselines", "medapps.tasks", "torch"},
+    "crop": {"medapps.embed", "medapps.baselines", "medapps.tasks", "torch"},
+    "embed": {"medapps.baselines", "medapps.tasks"},
+    "tasks": {"medapps.embed", "medapps.baselines"},
+    "baselines": {"medapps.tasks"},
+}
+"""Which imports a room must not have; none of them may know the command line either."""
+MLFLOW_USERS = {"tracking.py", "crop/pyfunc_model.py"}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a file imports anywhere outside `if TYPE_CHECKING:`."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(tree)
+    return found
+
+
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_arrows_between_rooms_point_down(room: str) -> None:
+    for path in (PACKAGE / room).glob("*.py"):
+        for module in imports(path):
+            for bad in FORBIDDEN[room] | {"medapps.cli", "medapps.stages", "typer"}:
+                assert not (module + ".").startswith(bad + "."), f"{path.name} imports {module}"
+
+
+def test_only_tracking_imports_mlflow() -> None:
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any((module + ".").startswith("mlflow.") for module in imports(path))
+    }
+    assert users <= MLFLOW_USERS
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(answer.stdout.split())
+
+
+def test_help_needs_neither_torch_nor_mlflow_nor_polars() -> None:
+    statement = (
+        "import medapps.cli.main as m, contextlib, io\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "    m.app(['--help'])"
+    )
+    assert not loaded_after(statement) & {"torch", "mlflow", "polars", "sklearn", "pydantic"}
+
+
+def test_import_medapps_is_light_and_still_offers_its_names() -> None:
+    assert not loaded_after("import medapps") & {"torch", "mlflow", "polars", "numpy"}
+    for name in medapps.__all__:
+        assert getattr(medapps, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        medapps.nonsense  # noqa: B018
