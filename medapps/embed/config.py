@@ -1,0 +1,184 @@
+"""Every choice of a MED training, in one frozen model that needs no torch to be read.
+
+Ablations are one line: `MedConfig(ml_down=0, ml_up=0)` is "w/o MLM",
+`MedConfig(positive_weights="uniform", negative_weights="uniform")` "w/o EIM",
+`MedConfig(dlw="off")` "w/o DLW"; `mrl()` has all three off.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from medapps.config import Config
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class MedConfig(Config):
+    """How to train one croppable embedding."""
+
+    dims: tuple[PositiveInt, ...] = (10, 100, 500)
+    """Ascending sizes; every prefix of these lengths becomes a model of its own."""
+    scorer: Literal["transe"] = "transe"
+    """How head, relation and tail make a score."""
+    norm: Literal["l2", "l1", "l2sq"] = "l2"
+    """Distance of the scorer: Euclidean, sum of absolute values, or squared Euclidean."""
+
+    epochs: PositiveInt = 30
+    """Passes over the training triples."""
+    batch: PositiveInt = 1024
+    """Positive triples per update."""
+    chunk: PositiveInt = 512
+    """Positives that share one set of negatives; chunks corrupt heads and tails in turn."""
+    negatives: PositiveInt = 256
+    """Negatives per chunk (shared) or per positive (independent)."""
+    negative_mode: Literal["shared", "independent"] = "shared"
+    """One set of negatives per chunk, or each positive its own."""
+    filter_known: bool = False
+    """Leave out negatives that are training triples (the true entity is always left out)."""
+    degree_share: Fraction = 0.0
+    """Share of the negatives drawn in proportion to degree; the rest is uniform."""
+    subsampling: bool = False
+    """Weight positives by one over the root of how often (head, relation) and (relation, tail)
+    occur.
+    """
+
+    lr: PositiveFloat = 0.1
+    """Starting learning rate."""
+    decay: bool = True
+    """Let the learning rate fall linearly to zero over the epochs."""
+    optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
+    """Row-wise Adagrad (one number per row), Adam on touched rows, or Adam on the whole table."""
+    init_norm: PositiveFloat = 1.0
+    """Expected length of a full vector at the start."""
+
+    margin: PositiveFloat | tuple[PositiveFloat, ...] = 5.0
+    """Margin of the score, one for all dims or one per dim."""
+    temperature: NonNegativeFloat = 2.0
+    """w2: how sharply negatives are weighted by their score."""
+    scale_power: NonNegativeFloat = 0.25
+    """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
+
+    ml_down: NonNegativeFloat = 0.0
+    """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
+    ml_up: NonNegativeFloat = 0.0
+    """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
+    ml_reduction: Literal["balanced", "joint"] = "balanced"
+    """Mean over positives plus mean over negatives, or one mean over all."""
+    positive_weights: Literal["uniform", "recip_dist", "prob", "neg_score", "literal"] = "uniform"
+    """Evolutionary improvement of positives: how the next smaller model's score weighs a triple."""
+    positive_temperature: NonNegativeFloat = 1.0
+    """w1: how sharply positives are weighted."""
+    negative_weights: Literal["own", "smaller", "uniform"] = "own"
+    """Whose scores weigh the negatives: the model's own, the next smaller model's, or nobody's."""
+    negative_norm: Literal["per_positive", "batch"] = "per_positive"
+    """Weights of negatives sum to one per positive, or over the whole chunk."""
+    dlw: Literal["off", "fixed", "literal", "normalised", "uncertainty"] = "off"
+    """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned in one of three ways."""
+    w3: float = 1.0
+    """Starting value of w3."""
+    w3_lr: NonNegativeFloat = 1e-3
+    """Learning rate of w3 where it is learned."""
+    submodels: Literal["all", "one"] | PositiveInt = "all"
+    """Sub-models trained per step: all, one with its neighbours, or that many drawn at random."""
+    rotate_at: OpenFraction | None = None
+    """Train the full size alone up to this part of the run, then turn it onto its principal axes.
+    """
+
+    patience: PositiveInt | None = None
+    """Stop after this many validations without a better mean MRR; null trains to the end."""
+    every: PositiveInt = 5
+    """Epochs between validations."""
+    valid_fraction: Fraction = 0.0
+    """Part of the training triples held out where no validation split is given."""
+    valid_triples: PositiveInt = 2000
+    """At most this many triples are ranked in a validation."""
+    valid_candidates: PositiveInt = 100_000
+    """Above this many entities a validation ranks among a sample of this size."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Number type of the matrix products."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the arithmetic runs."""
+    threads: PositiveInt | None = None
+    """Threads of the arithmetic; null takes the cores this process may use."""
+    checkpoint_seconds: PositiveFloat = 300.0
+    """Time between checkpoints inside an epoch."""
+
+    @field_validator("dims", mode="before")
+    @classmethod
+    def _list_of_dims(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(int(part) for part in value.replace(",", " ").split())
+        return (value,) if isinstance(value, int) else value
+
+    @model_validator(mode="after")
+    def _agree(self) -> MedConfig:
+        if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
+            raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
+        if isinstance(self.margin, tuple) and len(self.margin) != len(self.dims):
+            raise ValueError(
+                f"{len(self.margin)} margins for {len(self.dims)} dims; give one per dim"
+            )
+        if self.rotate_at is not None and self.norm == "l1":
+            raise ValueError("rotate_at needs norm l2 or l2sq: L1 distances change under rotation")
+        if self.rotate_at is not None and self.optimiser != "adagrad":
+            raise ValueError(
+                "rotate_at needs optimiser adagrad: only its state survives a rotation"
+            )
+        return self
+
+    @property
+    def margins(self) -> tuple[float, ...]:
+        """One margin per dim."""
+        if isinstance(self.margin, tuple):
+            return self.margin
+        return (self.margin,) * len(self.dims)
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """c_i per dim."""
+        return tuple((self.dims[-1] / d) ** self.scale_power for d in self.dims)
+
+
+def mrl(**changes: Any) -> MedConfig:
+    """The control: a plain loss on every prefix, with mutual learning, EI and DLW off."""
+    off: dict[str, Any] = {
+        "ml_down": 0.0,
+        "ml_up": 0.0,
+        "positive_weights": "uniform",
+        "negative_weights": "uniform",
+    }
+    return MedConfig(**(off | {"dlw": "off"} | changes))
+
+
+def paper(**changes: Any) -> MedConfig:
+    """The literal recipe: every mechanism on, batch-normalised weights, 64 negatives each, Adam."""
+    literal: dict[str, Any] = {
+        "batch": 1024,
+        "chunk": 1024,
+        "negatives": 64,
+        "negative_mode": "independent",
+        "filter_known": True,
+        "optimiser": "lazy_adam",
+        "lr": 1e-3,
+        "scale_power": 0.0,
+        "temperature": 1.0,
+        "ml_down": 1.0,
+        "ml_up": 1.0,
+        "positive_weights": "recip_dist",
+        "negative_weights": "smaller",
+        "negative_norm": "batch",
+        "dlw": "fixed",
+    }
+    return MedConfig(**(literal | changes))

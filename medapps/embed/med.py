@@ -1,0 +1,207 @@
+"""The losses of MED and their gradients with respect to distances, written out by hand.
+
+Sub-model i has distances D_i and scores s_i = m_i - c_i D_i of B positives and, per positive, N
+negatives.
+
+    EI_i = sum_b p_ib softplus(-s_ib) + sum_bk w_ibk softplus(s_ibk)    evolutionary improvement
+    p_i  = softmax_b(f(i-1)), f one of -w1/D (recip_dist), w1 (1 - sigmoid(s)) (prob), -w1 s
+           (neg_score), w1/s (literal); 1/B for the smallest model and with "uniform"
+    w_i  = softmax_k(w2 s_i) / B ("own"), softmax_k(w2 s_{i-1}) / B ("smaller"), 1/(BN) ("uniform");
+           negative_norm "batch": the softmax runs over the chunk, not one positive's negatives
+    ML   = sum_i down H(s_{i-1}, [s_i]) + up H([s_{i-1}], s_i)          mutual learning
+           H = Huber with delta 1, [.] = no gradient; mean over positives plus mean over negatives
+    a_i  = 1 | exp(w3 d_i/d_n) | n softmax_i(w3 d_i/d_n)                dynamic loss weight
+    L    = sum_i a_i EI_i + ML
+
+All weights p, w are constants for the gradient: dEI/ds is -p sigmoid(-s) on positives, w sigmoid(s)
+on negatives. Masked negatives are given the distance `FAR`, at which every term vanishes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import huber_loss, softplus
+
+from medapps.embed.config import MedConfig
+
+FAR = 1e6
+"""Distance of a masked negative."""
+TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The choices of the loss that do not change from step to step."""
+
+    temperature: float = 1.0
+    positive_weights: str = "uniform"
+    positive_temperature: float = 1.0
+    negative_weights: str = "own"
+    negative_norm: str = "per_positive"
+    ml_down: float = 0.0
+    ml_up: float = 0.0
+    ml_joint: bool = False
+
+    @classmethod
+    def of(cls, config: MedConfig) -> Weights:
+        return cls(
+            temperature=config.temperature,
+            positive_weights=config.positive_weights,
+            positive_temperature=config.positive_temperature,
+            negative_weights=config.negative_weights,
+            negative_norm=config.negative_norm,
+            ml_down=config.ml_down,
+            ml_up=config.ml_up,
+            ml_joint=config.ml_reduction == "joint",
+        )
+
+
+@dataclass(frozen=True)
+class SubModels:
+    """The sub-models of one step: c_i, m_i, a_i, each (n, 1, 1)."""
+
+    scale: Tensor
+    margin: Tensor
+    share: Tensor
+
+
+def positive_weights(distance: Tensor, score: Tensor, mode: str, w1: float) -> Tensor:
+    """p (n, B): rows sum to one; row i falls with the score of sub-model i - 1, row 0 is flat."""
+    out = torch.full_like(score, 1.0 / score.shape[1])
+    if mode == "uniform" or len(score) == 1:
+        return out
+    d, s = distance[:-1], score[:-1]
+    if mode == "recip_dist":
+        exponent = -w1 / (d + TINY)
+    elif mode == "prob":
+        exponent = w1 * torch.sigmoid(-s)
+    elif mode == "neg_score":
+        exponent = -w1 * s
+    else:
+        exponent = w1 / torch.where(s < 0, s.clamp(max=-1e-3), s.clamp(min=1e-3))
+    out[1:] = torch.softmax(exponent, 1)
+    return out
+
+
+def negative_weights(
+    score: Tensor, weights: Weights, masked: Tensor | None, out: Tensor, spare: Tensor
+) -> Tensor:
+    """w (n, b, N) into `out`: sums to one per row, or per sub-model with negative_norm "batch"."""
+    n, b, count = score.shape
+    batch = weights.negative_norm == "batch"
+    shape = (-1, b * count) if batch else (-1, b, count)
+    first = {"own": 0, "smaller": 1, "uniform": n}[weights.negative_weights]
+    if first < n:
+        torch.mul(score[: n - first], weights.temperature, out=spare[first:])
+        torch.softmax(spare[first:].view(shape), -1, out=out[first:].view(shape))
+    if first > 0:
+        valid = torch.full((b, 1), float(count), dtype=score.dtype, device=score.device)
+        if masked is not None:
+            valid -= torch.bincount(masked // count, minlength=b).unsqueeze(1)
+        out[:first] = 1.0 / (valid.sum() if batch else valid.clamp_min(1.0))
+    return out
+
+
+def positives(
+    distance: Tensor,
+    models: SubModels,
+    weights: Weights,
+    negatives: int,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """EI (n,), ML (), and dL/dD (n, B) of aligned positives; `rows` (B,) are mean-one weights."""
+    scale, margin, share = models.scale[:, 0], models.margin[:, 0], models.share[:, 0]  # (n, 1)
+    score = margin - scale * distance
+    p = positive_weights(distance, score, weights.positive_weights, weights.positive_temperature)
+    if rows is not None:
+        p = p * rows
+    ei = (p * softplus(-score)).sum(1)
+    grad = p.mul_(share).mul_(torch.sigmoid(-score)).neg_()
+    ml = distance.new_zeros(())
+    if len(score) > 1 and (weights.ml_down or weights.ml_up):
+        each = 1.0 / (score.shape[1] * (1 + negatives if weights.ml_joint else 1))
+        ml = _mutual(score, grad, weights, each, None)
+    return ei, ml, grad.mul_(-scale)
+
+
+def _mutual(
+    score: Tensor, grad: Tensor, weights: Weights, each: float, masked: Tensor | None
+) -> Tensor:
+    """Add the gradient of mutual learning to grad (n, ...) and return its value."""
+    delta = score[:-1] - score[1:]
+    if masked is not None:
+        delta.view(len(delta), -1)[:, masked] = 0.0
+    value = huber_loss(delta, torch.zeros_like(delta), reduction="sum") * each
+    delta.clamp_(-1.0, 1.0)
+    grad[:-1].add_(delta, alpha=weights.ml_down * each)
+    grad[1:].sub_(delta, alpha=weights.ml_up * each)
+    return value * (weights.ml_down + weights.ml_up)
+
+
+def pairs(
+    distance: Tensor,
+    models: SubModels,
+    weights: Weights,
+    batch: int,
+    masked: Tensor | None,
+    buffers: tuple[Tensor, Tensor, Tensor],
+    *,
+    value: bool,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """EI (n,) (zeros unless `value`), ML () and dL/dD (n, b, N) of negatives, a part of a batch.
+
+    `masked` are flat positions in (b, N) that do not count; `buffers` are three tensors like
+    `distance`, the last of which becomes the gradient.
+    """
+    n, b, count = distance.shape
+    score, spare, grad = buffers
+    if masked is not None:
+        distance.view(n, -1)[:, masked] = FAR
+    torch.addcmul(models.margin, distance, models.scale, value=-1, out=score)
+    negative_weights(score, weights, masked, grad, spare)
+    part = (b if weights.negative_norm == "batch" else 1) / batch
+    if rows is not None:
+        grad.mul_(rows.view(1, -1, 1))
+    ei = distance.new_zeros(n)
+    if value:
+        ei = torch.mul(grad, softplus(score), out=spare).sum((1, 2)) * part
+    mutual = n > 1 and bool(weights.ml_down or weights.ml_up)
+    ml = distance.new_zeros(())
+    factor = models.share * part
+    if mutual:
+        torch.sigmoid(score, out=spare)
+        grad.mul_(spare).mul_(factor)
+        each = 1.0 / (batch * (1 + count if weights.ml_joint else count))
+        ml = _mutual(score, grad, weights, each, masked)
+        grad.mul_(-models.scale)
+    else:
+        grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)
+    return ei, ml, grad
+
+
+def shares(mode: str, w3: float, dims: tuple[int, ...]) -> Tensor:
+    """a (n,): weights of the sub-models' losses."""
+    x = torch.tensor([d / dims[-1] for d in dims], dtype=torch.float64)
+    if mode == "off":
+        return torch.ones_like(x)
+    if mode == "normalised":
+        return len(dims) * torch.softmax(w3 * x, 0)
+    return torch.exp(w3 * x)
+
+
+def step_w3(mode: str, w3: float, ei: Tensor, dims: tuple[int, ...], lr: float) -> float:
+    """w3 after one step of descent on sum a_i EI_i, for the modes that learn it."""
+    if mode in ("off", "fixed"):
+        return w3
+    x = torch.tensor([d / dims[-1] for d in dims], dtype=torch.float64)
+    ei = ei.double().cpu()
+    a = shares(mode, w3, dims)
+    if mode == "normalised":  # covariance of d_i/d_n and EI_i under the softmax
+        slope = float((a * ei * (x - (a * x).sum() / len(dims))).sum())
+        return min(3.0, max(0.0, w3 - lr * slope))
+    slope = float((x * a * ei).sum())
+    return w3 - lr * (slope - float(x.sum()) if mode == "uncertainty" else slope)

@@ -1,0 +1,145 @@
+"""Batches: which triples are positives, what corrupts them, and which corruptions do not count.
+
+Shared mode: the positives of a chunk meet the same N entities. Independent mode: each positive has
+its own. Chunks corrupt tails and heads in turn, over the whole run, so both sides get equal shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medapps.embed.config import MedConfig
+from medapps.embed.draw import NEGATIVES, shuffled, stream
+from medapps.graph.graph import KnownTriples
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Positives [start, stop) of a batch with one side to corrupt."""
+
+    start: int
+    stop: int
+    side: str
+    """tail or head: what is asked."""
+    negatives: np.ndarray
+    """int32 (N,) shared, or (stop - start, K) independent."""
+    masked: np.ndarray
+    """int64: flat positions in (stop - start, N) that are no negatives."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B positives as (source, relation, target): the target is asked, the source given."""
+
+    source: np.ndarray  # int32 (B,)
+    relation: np.ndarray  # int32 (B,)
+    target: np.ndarray  # int32 (B,)
+    weight: np.ndarray | None  # float32 (B,), mean one
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws batch `step` of `epoch` as a function of the seed; keeps no state."""
+
+    triples: np.ndarray
+    """int32 (n, 3)."""
+    entities: int
+    config: MedConfig
+    seed: int
+    known: KnownTriples | None = None
+    """Needed where config.filter_known."""
+    weight: np.ndarray | None = None
+    """float32 (n,): sub-sampling weights of the triples."""
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch; the last one may be short."""
+        return -(-len(self.triples) // self.config.batch)
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """The positives of this step and their negatives."""
+        size = self.config.batch
+        places = np.arange(step * size, min((step + 1) * size, len(self.triples)))
+        rows = shuffled(places, len(self.triples), self.seed, epoch)
+        triples = self.triples[rows]
+        count = len(triples)
+        per_batch = -(-size // self.config.chunk)
+        turn = (epoch * self.steps + step) * per_batch
+        source = np.empty(count, np.int32)
+        target = np.empty(count, np.int32)
+        relation = np.ascontiguousarray(triples[:, 1])
+        draws = stream(self.seed, NEGATIVES, epoch, step)
+        chunks = []
+        for i, start in enumerate(range(0, count, self.config.chunk)):
+            stop = min(start + self.config.chunk, count)
+            side = "tail" if (turn + i) % 2 == 0 else "head"
+            given, asked = (0, 2) if side == "tail" else (2, 0)
+            source[start:stop] = triples[start:stop, given]
+            target[start:stop] = triples[start:stop, asked]
+            part = slice(start, stop)
+            negatives = self._draw(draws, stop - start)
+            masked = self._masked(source[part], relation[part], target[part], side, negatives)
+            chunks.append(Chunk(start, stop, side, negatives, masked))
+        weight = None
+        if self.weight is not None:
+            weight = self.weight[rows]
+            weight = (weight / weight.mean()).astype(np.float32)
+        return Batch(source, relation, target, weight, tuple(chunks))
+
+    def _draw(self, draws: np.random.Generator, positives: int) -> np.ndarray:
+        """Uniform entities, the first `degree_share` of them replaced by ends of random triples."""
+        n = self.config.negatives
+        shared = self.config.negative_mode == "shared"
+        shape = (n,) if shared else (positives, n)
+        out = draws.integers(0, self.entities, shape, np.int32)
+        popular = round(self.config.degree_share * n)
+        if popular:
+            shape = (*shape[:-1], popular)
+            ends = draws.integers(0, 2, shape, np.int32) * 2
+            out[..., :popular] = self.triples[draws.integers(0, len(self.triples), shape), ends]
+        return out
+
+    def _masked(
+        self,
+        source: np.ndarray,
+        relation: np.ndarray,
+        target: np.ndarray,
+        side: str,
+        negatives: np.ndarray,
+    ) -> np.ndarray:
+        if self.known is None:
+            own = target[:, None] == negatives  # (positives, N) by broadcasting in both modes
+            return np.flatnonzero(own)
+        query, answer = self.known.pairs(source, relation, side)
+        if negatives.ndim == 1:
+            columns, inverse = np.unique(negatives, return_inverse=True)
+            at = np.minimum(np.searchsorted(columns, answer), len(columns) - 1)
+            hit = columns[at] == answer
+            mask = np.zeros((len(source), len(columns)), bool)
+            mask[query[hit], at[hit]] = True
+            return np.flatnonzero(mask[:, inverse])
+        rows = np.arange(len(source))[:, None]
+        keys = query.astype(np.int64) * self.entities + answer  # ascending: queries, then answers
+        return np.flatnonzero(np.isin(rows * np.int64(self.entities) + negatives, keys))
+
+
+def subsampling_weights(triples: np.ndarray, entities: int) -> np.ndarray:
+    """float32 (n,): 1 / sqrt(count(h, r) + count(r, t)), counts start at 4 as in RotatE."""
+    relation = triples[:, 1].astype(np.int64) * entities
+    total = np.full(len(triples), 8.0)
+    for column in (0, 2):
+        keys = relation + triples[:, column]
+        _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        total += counts[inverse] - 1
+    return (1 / np.sqrt(total)).astype(np.float32)
+
+
+def sampler_of(
+    triples: np.ndarray, entities: int, config: MedConfig, seed: int, known: KnownTriples | None
+) -> Sampler:
+    """A sampler with what the config asks for; `known` is the index of the training triples."""
+    weight = subsampling_weights(triples, entities) if config.subsampling else None
+    return Sampler(triples, entities, config, seed, known if config.filter_known else None, weight)

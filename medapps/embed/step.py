@@ -1,0 +1,274 @@
+"""One update, without autograd: gather rows, score all prefixes, weigh, move the touched rows.
+
+The work goes through blocks of positives small enough for the processor's cache, so that the
+element-wise loss of many sub-models stays cheap. Buffers are allocated once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medapps.embed.med import SubModels, Weights, pairs, positives
+from medapps.embed.negatives import Batch, Chunk
+from medapps.embed.optim import Optimiser
+from medapps.embed.score import Bounds, TransE
+from medapps.embed.table import group, summed
+
+BLOCK = 2**19
+"""Scores (sub-models x positives x negatives) that are worked on at a time."""
+PHASES = ("sample", "gather", "score", "loss", "update")
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """The sub-models that a step trains."""
+
+    dims: tuple[int, ...]
+    bounds: Bounds
+    models: SubModels
+
+
+@dataclass
+class Clock:
+    """Seconds per phase; `mark` books the time since the last mark."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    last: float = field(default_factory=perf_counter)
+
+    def mark(self, phase: str | None) -> None:
+        now = perf_counter()
+        if phase is not None:
+            self.seconds[phase] += now - self.last
+        self.last = now
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Both tables with their optimisers."""
+
+    entities: Tensor
+    relations: Tensor
+    entity_optimiser: Optimiser
+    relation_optimiser: Optimiser
+
+
+class Step:
+    """Does updates on the same tables again and again, reusing its buffers."""
+
+    def __init__(self, scorer: TransE, weights: Weights, tables: Tables, *, clock: Clock) -> None:
+        self.scorer = scorer
+        self.weights = weights
+        self.tables = tables
+        self.clock = clock
+        self.device = tables.entities.device
+        self._buffers: dict[str, Tensor] = {}
+
+    def __call__(
+        self, batch: Batch, tiers: Tiers, lr: float, count: int, *, value: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """EI per sub-model (n,), None unless `value`, and ML; moves the tables."""
+        clock, b = self.clock, len(batch.source)
+        width = tiers.bounds[-1]
+        relation_ids = torch.from_numpy(batch.relation).to(self.device)
+        shared = batch.chunks[0].negatives.ndim == 1
+        parts = [batch.source, batch.target, *(c.negatives.reshape(-1) for c in batch.chunks)]
+        ids = torch.from_numpy(np.concatenate(parts)).to(self.device)
+        rows = self._buffer("rows", (len(ids) if shared else 2 * b, self.tables.entities.shape[1]))
+        torch.index_select(self.tables.entities, 0, ids[: len(rows)], out=rows)
+        related = self._buffer("related", (b, self.tables.relations.shape[1]))
+        torch.index_select(self.tables.relations, 0, relation_ids, out=related)
+        rows, related = rows[:, :width], related[:, :width]
+        source, target = rows[:b], rows[b : 2 * b]
+        grad = self._buffer("grad", (len(rows), width))
+        clock.mark("gather")
+
+        query = self._buffer("query", (b, self.scorer.widths(tiers.dims[-1])[2]))
+        for chunk in batch.chunks:
+            part = slice(chunk.start, chunk.stop)
+            self.scorer.query(source[part], related[part], chunk.side, query[part])
+        distance, kept = self.scorer.aligned(query, target.unsqueeze(1), tiers.bounds)
+        clock.mark("score")
+        weight = None if batch.weight is None else torch.from_numpy(batch.weight).to(self.device)
+        negatives = batch.chunks[0].negatives.shape[-1]
+        ei, ml, dpos = positives(distance[..., 0], tiers.models, self.weights, negatives, weight)
+        clock.mark("loss")
+        dquery, dtarget = self.scorer.aligned_backward(
+            dpos.unsqueeze(-1), distance, kept, tiers.bounds
+        )
+        grad[b : 2 * b] = dtarget.squeeze(1)
+        clock.mark("score")
+
+        groups = group(ids)
+        total = None
+        if shared:
+            grad[2 * b :].zero_()
+        else:
+            total = torch.zeros(len(groups.ids), width, device=self.device)
+            slots = torch.searchsorted(groups.ids, ids)
+        clock.mark("update")
+        first = 2 * b
+        for chunk in batch.chunks:
+            part = slice(chunk.start, chunk.stop)
+            last = first + chunk.negatives.size
+            w = None if weight is None else weight[part]
+            if total is None:
+                got = self._shared(
+                    chunk,
+                    query[part],
+                    rows[first:last],
+                    tiers,
+                    b,
+                    w,
+                    value,
+                    dquery[part],
+                    grad[first:last],
+                )
+            else:
+                got = self._independent(
+                    chunk, query[part], ids[first:last], slots[first:last], tiers, b, w, value,
+                    dquery[part], total,
+                )  # fmt: skip
+            ei, ml = ei + got[0], ml + got[1]
+            first = last
+        drelated = self._buffer("drelated", (b, width))
+        for chunk in batch.chunks:
+            part = slice(chunk.start, chunk.stop)
+            self.scorer.query_backward(
+                dquery[part],
+                source[part],
+                related[part],
+                chunk.side,
+                grad[:b][part],
+                drelated[part],
+            )
+        clock.mark("score")
+
+        if total is None:
+            total = summed(grad, groups)
+        else:
+            total.index_add_(0, slots[: 2 * b], grad)
+        relation_groups = group(relation_ids)
+        self._move(self.tables.entities, self.tables.entity_optimiser, groups.ids, total, lr, count)
+        self._move(
+            self.tables.relations,
+            self.tables.relation_optimiser,
+            relation_groups.ids,
+            summed(drelated, relation_groups),
+            lr,
+            count,
+        )
+        clock.mark("update")
+        return (ei if value else None), ml
+
+    def _move(
+        self, table: Tensor, optimiser: Optimiser, ids: Tensor, grad: Tensor, lr: float, count: int
+    ) -> None:
+        if (
+            grad.shape[1] < table.shape[1]
+        ):  # a step of smaller sub-models leaves later columns alone
+            grad = torch.nn.functional.pad(grad, (0, table.shape[1] - grad.shape[1]))
+        optimiser.step(table, ids, grad, lr, count)
+
+    def _shared(
+        self,
+        chunk: Chunk,
+        query: Tensor,
+        entity: Tensor,
+        tiers: Tiers,
+        batch: int,
+        weight: Tensor | None,
+        value: bool,
+        dquery: Tensor,
+        dentity: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Every positive of a chunk against the chunk's negatives; adds to dquery and dentity."""
+        n, count = len(tiers.dims), len(entity)
+        ei, ml = query.new_zeros(n), query.new_zeros(())
+        for start, stop in self._blocks(len(query), n * count):
+            distance, *spare = (
+                self._buffer(f"pairs{i}", (n, stop - start, count)) for i in range(4)
+            )
+            self.scorer.pairs(query[start:stop], entity, tiers.bounds, distance)
+            self.clock.mark("score")
+            got = pairs(
+                distance, tiers.models, self.weights, batch, self._masked(chunk, start, stop,
+                count), (spare[0], spare[1], spare[2]), value=value, rows=None if weight is None
+                else weight[start:stop],
+            )  # fmt: skip
+            ei, ml = ei + got[0], ml + got[1]
+            self.clock.mark("loss")
+            self.scorer.pairs_backward(
+                got[2],
+                distance,
+                query[start:stop],
+                entity,
+                tiers.bounds,
+                dquery[start:stop],
+                dentity,
+            )
+            self.clock.mark("score")
+        return ei, ml
+
+    def _independent(
+        self,
+        chunk: Chunk,
+        query: Tensor,
+        ids: Tensor,
+        slots: Tensor,
+        tiers: Tiers,
+        batch: int,
+        weight: Tensor | None,
+        value: bool,
+        dquery: Tensor,
+        total: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Every positive against its own K negatives; adds to dquery and to the summed rows."""
+        n, width, count = len(tiers.dims), tiers.bounds[-1], chunk.negatives.shape[1]
+        ei, ml = query.new_zeros(n), query.new_zeros(())
+        for start, stop in self._blocks(len(query), max(n, width) * count):
+            part = slice(start * count, stop * count)
+            entity = self.tables.entities[ids[part]][:, :width].view(stop - start, count, width)
+            distance, kept = self.scorer.aligned(query[start:stop], entity, tiers.bounds)
+            distance = distance.contiguous()
+            self.clock.mark("score")
+            spare = (
+                torch.empty_like(distance),
+                torch.empty_like(distance),
+                torch.empty_like(distance),
+            )
+            got = pairs(
+                distance, tiers.models, self.weights, batch, self._masked(chunk, start, stop,
+                count), spare, value=value, rows=None if weight is None else weight[start:stop],
+            )  # fmt: skip
+            ei, ml = ei + got[0], ml + got[1]
+            self.clock.mark("loss")
+            dq, de = self.scorer.aligned_backward(got[2], distance, kept, tiers.bounds)
+            dquery[start:stop] += dq
+            total.index_add_(0, slots[part], de.reshape(-1, width))
+            self.clock.mark("score")
+        return ei, ml
+
+    def _blocks(self, rows: int, scores_per_row: int) -> list[tuple[int, int]]:
+        """Row ranges whose scores fit the cache; one range where weights span the chunk."""
+        size = rows if self.weights.negative_norm == "batch" else max(8, BLOCK // scores_per_row)
+        return [(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+    def _masked(self, chunk: Chunk, start: int, stop: int, count: int) -> Tensor | None:
+        first, last = np.searchsorted(chunk.masked, (start * count, stop * count))
+        if first == last:
+            return None
+        return torch.from_numpy(chunk.masked[first:last] - start * count).to(self.device)
+
+    def _buffer(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A contiguous tensor of this shape from memory that is reused from step to step."""
+        count = int(np.prod(shape))
+        old = self._buffers.get(name)
+        if old is None or old.numel() < count:
+            dtype = self.tables.entities.dtype
+            old = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
+        return old[:count].view(shape)

@@ -1,0 +1,168 @@
+"""Filtered link prediction of every prefix in one sweep.
+
+For each test triple and side, the true entity is ranked among all entities that do not make a known
+triple. Ties are realistic: half of the tied entities count as better. Distances come from matrix
+products; whatever lies too near the true entity to be told apart in float32 is measured again
+directly in float64.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medapps.crop.score import ScoreSpec
+from medapps.embed.draw import CANDIDATES, stream
+from medapps.embed.score import bounds_of, make_scorer
+from medapps.graph.graph import KnownTriples
+
+SIDES = ("head", "tail")
+QUERIES = 512
+TIE = 1e-12
+"""Relative difference up to which two float64 distances are the same."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of the true entities."""
+
+    ranks: np.ndarray
+    """float64 (dims, 2, triples): head side, then tail side; realistic ties."""
+    dims: tuple[int, ...]
+    candidates: int | None
+    """None: all entities; else the size of the sample that was ranked against."""
+
+
+def rank_tables(
+    entities: np.ndarray | Tensor,
+    relations: np.ndarray | Tensor,
+    dims: tuple[int, ...],
+    specs: tuple[ScoreSpec, ...],
+    triples: np.ndarray,
+    known: KnownTriples | None,
+    *,
+    candidates: int | None = None,
+    seed: int = 0,
+    memory: int = 2**28,
+) -> Ranks:
+    """Rank int32 triples (k, 3) with tables whose prefixes `dims` score as `specs` say.
+
+    `candidates` ranks among that many sampled entities; `memory` bounds the bytes of a block of
+    scores.
+    """
+    scorer = make_scorer(specs[-1].scorer, specs[-1].norm)
+    bounds = bounds_of(scorer, dims)
+    table, related = _tensor(entities), _tensor(relations)
+    columns = None
+    if candidates is not None and candidates < len(table):
+        drawn = stream(seed, CANDIDATES).choice(len(table), candidates, replace=False)
+        columns = np.sort(drawn).astype(np.int32)
+    sign = torch.tensor([1.0 if spec.scale > 0 else -1.0 for spec in specs])
+    assert (sign > 0).all(), "scales are positive"
+    ranks = np.empty((len(dims), 2, len(triples)))
+    with torch.no_grad():
+        for side, name in enumerate(SIDES):
+            for first in range(0, len(triples), QUERIES):
+                part = triples[first : first + QUERIES]
+                given, asked = (
+                    (part[:, 0], part[:, 2]) if name == "tail" else (part[:, 2], part[:, 0])
+                )
+                block = _Block(scorer, bounds, table, related, given, part[:, 1], asked, name)
+                pairs = known.pairs(given, part[:, 1], name) if known is not None else None
+                ranks[:, side, first : first + QUERIES] = block.ranks(pairs, columns, memory)
+    return Ranks(ranks, dims, None if columns is None else len(columns))
+
+
+class _Block:
+    """Some queries of one side."""
+
+    def __init__(self, scorer, bounds, table, related, given, relation, asked, side) -> None:  # type: ignore[no-untyped-def]
+        self.scorer, self.bounds, self.table, self.asked = scorer, bounds, table, asked
+        source = _rows(table, given, bounds[-1])
+        rel = related[torch.from_numpy(np.ascontiguousarray(relation)).long()][
+            :, : bounds[-1]
+        ].float()
+        self.query = scorer.query(source, rel, side, torch.empty_like(source))
+        self.query64 = scorer.query(
+            source.double(), rel.double(), side, torch.empty_like(source, dtype=torch.float64)
+        )
+        target = _rows(table, asked, bounds[-1])
+        self.true64 = scorer.aligned(self.query64, target.double().unsqueeze(1), bounds)[0][..., 0]
+
+    def ranks(
+        self,
+        known: tuple[np.ndarray, np.ndarray] | None,
+        columns: np.ndarray | None,
+        memory: int,
+    ) -> np.ndarray:
+        """float64 (n, queries)."""
+        n, q = len(self.bounds) - 1, len(self.asked)
+        drop_query, drop_answer = self._dropped(known)
+        better = torch.zeros(n, q, dtype=torch.float64)
+        total = len(self.table) if columns is None else len(columns)
+        size = max(1, min(total, memory // (4 * n * q)))
+        out = torch.empty(n * q * size)
+        for first in range(0, total, size):
+            last = min(first + size, total)
+            ids = np.arange(first, last) if columns is None else columns[first:last]
+            entity = (
+                self.table[first:last, : self.bounds[-1]].float()
+                if columns is None
+                else _rows(self.table, ids, self.bounds[-1])
+            )
+            distance = out[: n * q * (last - first)].view(n, q, last - first)
+            self.scorer.pairs(self.query, entity, self.bounds, distance)
+            at = np.searchsorted(ids, drop_answer)
+            at_safe = np.minimum(at, len(ids) - 1)
+            here = ids[at_safe] == drop_answer
+            distance[:, drop_query[here], at_safe[here]] = torch.inf
+            better += self._count(distance, entity)
+        return (1.0 + better).numpy()
+
+    def _dropped(
+        self, known: tuple[np.ndarray, np.ndarray] | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(query, entity) pairs that are not ranked against: known answers and the true one."""
+        own = np.arange(len(self.asked))
+        if known is None:
+            return own, self.asked
+        return np.concatenate([own, known[0]]), np.concatenate([self.asked, known[1]])
+
+    def _count(self, distance: Tensor, entity: Tensor) -> Tensor:
+        """(n, q): nearer entities, plus half of the equally near ones."""
+        true = self.true64.float()
+        slack = self.scorer.slack(self.query, entity, true, self.bounds)
+        low, high = (true - slack).unsqueeze(-1), (true + slack).unsqueeze(-1)
+        sure = distance < low
+        count = torch.count_nonzero(sure, -1).double()
+        near = (distance <= high).logical_xor_(sure)  # low <= distance <= high
+        where = near.nonzero()  # (k, 3): prefix, query, entity
+        for piece in where.split(65536):
+            tier, row, column = piece.T
+            exact, _ = self.scorer.aligned(
+                self.query64[row], entity[column].double().unsqueeze(1), self.bounds
+            )
+            exact = exact[:, :, 0].gather(0, tier.unsqueeze(0))[0]
+            truth = self.true64[tier, row]
+            margin = TIE * truth.abs().clamp_min(1e-6)
+            value = (exact < truth - margin).double() + 0.5 * (
+                (exact - truth).abs() <= margin
+            ).double()
+            count.view(-1).index_add_(0, tier * len(self.asked) + row, value)
+        return count
+
+
+def _tensor(array: np.ndarray | Tensor) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach().cpu()
+    with warnings.catch_warnings():  # a read-only memory map is only read
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(np.asarray(array))
+
+
+def _rows(table: Tensor, ids: np.ndarray, width: int) -> Tensor:
+    return table[torch.from_numpy(np.ascontiguousarray(ids)).long(), :width].float()

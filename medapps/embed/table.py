@@ -1,0 +1,65 @@
+"""Tables of rows: large pages, start values, and equal rows brought together before an update."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from medapps.embed.draw import start_rows
+
+HUGE = 64 * 2**20
+"""Tables from this many bytes on ask the system for large pages."""
+
+
+def blank(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """float32 zeros; on a CPU in large pages where the system gives them, since rows are read at
+    random.
+    """
+    count = int(np.prod(shape))
+    if device.type != "cpu" or count * 4 < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, device=device)
+    block = mmap.mmap(-1, count * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(block, dtype=torch.float32).view(shape)
+
+
+def start_table(
+    seed: int, which: int, rows: int, width: int, size: float, device: torch.device
+) -> Tensor:
+    """A table of start values, drawn block by block."""
+    table = blank((rows, width), device)
+    for first in range(0, rows, 4096):
+        count = min(4096, rows - first)
+        values = start_rows(seed, which, first, count, width, size)
+        table[first : first + count] = torch.from_numpy(values)
+    return table
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Equal ids brought together: unique ids ascending, and where each one's members are."""
+
+    ids: Tensor  # (u,)
+    order: Tensor  # (k,): positions, members of one id side by side
+    starts: Tensor  # (u,): where the members of an id begin in `order`
+
+
+def group(ids: Tensor) -> Groups:
+    """Bring equal ids (k,) together; stable, hence deterministic."""
+    ordered, order = torch.sort(ids, stable=True)
+    new = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+    torch.ne(ordered[1:], ordered[:-1], out=new[1:])
+    starts = new.nonzero().flatten()
+    return Groups(ordered[starts], order, starts)
+
+
+def summed(rows: Tensor, groups: Groups) -> Tensor:
+    """(u, width): sums of the rows of each id, in a fixed order."""
+    return embedding_bag(groups.order, rows, groups.starts, mode="sum")
