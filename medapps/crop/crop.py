@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from medapps.crop.files import check_format, read_files, write_files
+from medapps.crop.files import FORMATS, check_format, read_files, write_files
 from medapps.crop.outgoing import Outgoing
 from medapps.crop.quantize import dequantize
 from medapps.crop.score import SCORES, ScoreSpec
@@ -162,6 +162,11 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
         spec = ScoreSpec(**facts["spec"])
     except (KeyError, TypeError) as error:
         raise _unusable(folder, f"its manifest lacks or misnames {error}") from error
+    if facts["format"] not in FORMATS:
+        raise _unusable(folder, f"this medapps knows no form {facts['format']!r}")
+    for name in manifest.files:
+        if (folder / name).resolve().parent != folder.resolve():
+            raise _unusable(folder, f"{name} leads out of its folder")
     stored = read_files(folder, facts["format"])
     shape, names = stored.entities.shape, len(stored.entity_ids)
     if shape != (facts["rows"], facts["width"]) or names != facts["rows"]:

@@ -1,0 +1,66 @@
+"""Cutting an embedding to a size, trained or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from medapps.crop.crop import Crop
+from medapps.crop.dims import check_dim
+from medapps.crop.score import ScoreSpec
+
+
+class Croppable(Protocol):
+    """What has prefixes of trained sizes: an Embedding."""
+
+    @property
+    def dims(self) -> tuple[int, ...]: ...
+
+    @property
+    def specs(self) -> tuple[ScoreSpec, ...]: ...
+
+    def crop(self, dim: int) -> Crop: ...
+
+
+def cut(
+    embedding: Croppable, dim: int, *, allow_untrained: bool = False
+) -> tuple[Crop, str | None]:
+    """The crop of size `dim`, and a warning when that size was not trained."""
+    warning = check_dim(dim, embedding.dims, allow_untrained=allow_untrained)
+    if warning is None:
+        return embedding.crop(dim), None
+    larger = embedding.crop(min(d for d in embedding.dims if d > dim))
+    return narrow(larger, dim, between(dim, embedding.dims, embedding.specs)), warning
+
+
+def narrow(crop: Crop, dim: int, spec: ScoreSpec) -> Crop:
+    """The first `dim` coordinates of a crop, as views, marked as untrained."""
+    assert 0 < dim < crop.dim, (dim, crop.dim)
+    width = crop.width // crop.dim * dim
+    relations = crop.relations
+    if relations is not None:
+        relations = relations[:, : relations.shape[1] // crop.dim * dim]
+    return replace(
+        crop,
+        entities=crop.entities[:, :width],
+        relations=relations,
+        dim=dim,
+        spec=spec,
+        about=crop.about | {"untrained": True},
+        manifest=None,
+    )
+
+
+def between(dim: int, dims: Sequence[int], specs: Sequence[ScoreSpec]) -> ScoreSpec:
+    """The scale and margin of a dim between trained ones.
+
+    Linear in log(dim); log(scale) so, because c_i is a power of d_n / d_i.
+    """
+    x = [math.log(d) for d in dims]
+    scale = math.exp(np.interp(math.log(dim), x, [math.log(spec.scale) for spec in specs]))
+    margin = float(np.interp(math.log(dim), x, [spec.margin for spec in specs]))
+    return replace(specs[0], scale=scale, margin=margin)

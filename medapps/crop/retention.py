@@ -1,0 +1,96 @@
+"""How much of the full model's quality each size and number type keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from medapps.crop.budget import crop_bytes
+from medapps.crop.crop import Crop
+from medapps.crop.quantize import DTYPES, quantize
+from medapps.errors import MedappsError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from medapps.tracking import Run
+
+Quality = Callable[[Crop], float]
+"""The quality of a crop, larger is better: MRR on validation triples."""
+
+
+def as_dtype(crop: Crop, dtype: str) -> Crop:
+    """The crop in another number type, in memory."""
+    vectors, scale = quantize(crop.rows(slice(None)), dtype)
+    return replace(crop, entities=vectors, scale=scale, manifest=None)
+
+
+def retention_curve(
+    crops: Iterable[Crop], quality: Quality, *, dtypes: Iterable[str] = DTYPES, metric: str = "mrr"
+) -> pl.DataFrame:
+    """A row per dim and dtype: dim, dtype, bytes, the metric, `kept` (share of the full model).
+
+    `crops` are the float32 crops of all trained dims; the largest of them is the full model.
+    """
+    rows = [
+        (crop.dim, dtype, crop_bytes(crop, dtype), quality(as_dtype(crop, dtype)))
+        for crop in crops
+        for dtype in dtypes
+    ]
+    schema = {"dim": pl.Int64, "dtype": pl.String, "bytes": pl.Int64, metric: pl.Float64}
+    curve = pl.DataFrame(rows, schema, orient="row").sort("dim", maintain_order=True)
+    full = full_quality(curve, metric)
+    return curve.with_columns(kept=pl.col(metric) / full)
+
+
+def full_quality(curve: pl.DataFrame, metric: str = "mrr") -> float:
+    """The quality of the largest dim in the most precise number type measured."""
+    largest = curve.filter(pl.col("dim") == pl.col("dim").max())
+    order = [dtype for dtype in DTYPES if dtype in largest["dtype"].to_list()]
+    return float(largest.filter(pl.col("dtype") == order[0])[metric][0])
+
+
+def smallest_keeping(curve: pl.DataFrame, share: float, dtype: str = "float32") -> int:
+    """The smallest dim that keeps `share` of the full model's quality in that number type."""
+    if not 0 < share <= 1:
+        raise MedappsError(f"--keep takes a share between 0 and 1, not {share:g}.", fix="Try 0.97.")
+    enough = curve.filter((pl.col("dtype") == dtype) & (pl.col("kept") >= share - 1e-12))
+    if enough.is_empty():
+        best = curve.filter(pl.col("dtype") == dtype).sort("kept").tail(1)
+        raise MedappsError(
+            f"No dim keeps {share:.0%} of the full model's quality as {dtype}; the best, dim "
+            f"{best['dim'][0]}, keeps {best['kept'][0]:.1%}.",
+            fix="Lower --keep or use --dtype float32.",
+        )
+    return int(enough["dim"].min())  # type: ignore[arg-type]
+
+
+def log_curve(run: Run, curve: pl.DataFrame, metric: str = "mrr") -> None:
+    """Metrics by dim, the table and the plot, in the run."""
+    for dim, dtype, size, value, kept in curve.iter_rows():
+        run.metrics(
+            {f"{metric}_{dtype}": value, f"kept_{dtype}": kept, f"bytes_{dtype}": size}, dim
+        )
+    run.text(curve.write_csv(), "retention.csv")
+    run.figure(plot_curve(curve, metric), "retention.png")
+
+
+def plot_curve(curve: pl.DataFrame, metric: str = "mrr") -> Figure:
+    """Quality over bytes, one line per number type, each point labelled with its dim."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for (dtype,), part in curve.group_by("dtype", maintain_order=True):
+        axes.plot(part["bytes"] / 1e6, part[metric], marker="o", label=dtype)
+        for dim, size, value in part.select("dim", "bytes", metric).iter_rows():
+            axes.annotate(str(dim), (size / 1e6, value), xytext=(4, 4), textcoords="offset points")
+    axes.axhline(full_quality(curve, metric), color="grey", linestyle=":", label="full model")
+    axes.set(xscale="log", xlabel="crop, MB", ylabel=metric.upper())
+    axes.set_ylim(0, float(np.nanmax(curve[metric].to_numpy())) * 1.1 or 1)
+    axes.legend()
+    return figure

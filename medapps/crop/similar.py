@@ -1,0 +1,116 @@
+"""The nearest entities of a crop, exactly: every vector is looked at, a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from medapps.crop.crop import Crop, Names
+from medapps.errors import MedappsError
+
+_BLOCK_NUMBERS = 2**20
+"""float32 numbers of differences held at once."""
+
+
+def similar(crop: Crop, names: Names, k: int = 20, *, users_only: bool = True) -> pl.DataFrame:
+    """The k nearest of each name, itself left out: name, rank, neighbour, distance.
+
+    Distance is that of the crop's scorer: L1, else Euclidean. Equal distances come in id order.
+    """
+    rows = candidates(crop, users_only=users_only)
+    queries = rows_of(crop, names)
+    return as_table(crop, queries, *nearest(crop, queries, k, rows))
+
+
+def candidates(crop: Crop, *, users_only: bool) -> np.ndarray | None:
+    """int32: the rows among which neighbours are sought; None for all."""
+    if not users_only or len(crop.users) == len(crop.entity_ids):
+        return None
+    if not len(crop.users):
+        raise MedappsError("This crop knows no users.", fix="Seek among all entities: --all.")
+    return np.asarray(crop.users)
+
+
+def rows_of(crop: Crop, names: Names) -> np.ndarray:
+    """int32 rows of names that must be known."""
+    series = names if isinstance(names, pl.Series) else pl.Series("name", names)
+    if crop.entity_ids.dtype != pl.String and series.dtype == pl.String:
+        series = series.cast(pl.Int64, strict=False).fill_null(-(2**63))
+    found = crop.entity_ids.ids(series)
+    if (found < 0).any():
+        unknown = pl.Series(names)[int(np.argmax(found < 0))]
+        some = ", ".join(repr(name) for name in crop.entity_ids.names(np.asarray(crop.users[:3])))
+        raise MedappsError(
+            f"{unknown!r} is not in this crop." + (f" It knows e.g. {some}." if some else "")
+        )
+    return found
+
+
+def nearest(
+    crop: Crop, queries: np.ndarray, k: int, rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(q, k) rows and distances, ascending; -1 and inf where there are fewer than k others."""
+    if k < 1:
+        raise MedappsError(f"-k takes a number of at least 1, not {k}.")
+    wanted = crop.rows(queries)  # (q, width)
+    best = np.full((len(queries), k), np.inf, np.float32)
+    best_rows = np.full((len(queries), k), -1, np.int64)
+    per_block = max(k, _BLOCK_NUMBERS // max(1, wanted.size))
+    for found, vectors in _blocks(crop, rows, per_block):
+        distance = _distances(wanted, vectors, crop.spec.norm)  # (q, block)
+        distance[queries[:, None] == found] = np.inf  # itself
+        best, best_rows = _merge(best, best_rows, distance, found)
+    best_rows[np.isinf(best)] = -1
+    return best_rows.astype(np.int32), best if crop.spec.norm == "l1" else np.sqrt(best)
+
+
+def _blocks(
+    crop: Crop, rows: np.ndarray | None, size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    count = len(crop.entity_ids) if rows is None else len(rows)
+    for start in range(0, count, size):
+        part = slice(start, min(start + size, count))
+        found = np.arange(part.start, part.stop) if rows is None else rows[part]
+        yield found, crop.rows(part if rows is None else found)
+
+
+def _distances(wanted: np.ndarray, vectors: np.ndarray, norm: str) -> np.ndarray:
+    """(q, block): L1, else squared Euclidean, from differences and so without cancellation."""
+    difference = wanted[:, None] - vectors  # (q, block, width)
+    if norm == "l1":
+        return np.abs(difference).sum(2)
+    return np.einsum("qbw,qbw->qb", difference, difference)
+
+
+def _merge(
+    best: np.ndarray, best_rows: np.ndarray, distance: np.ndarray, found: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k least of what was best and a new block; of equal ones those with the least row."""
+    count, k = best.shape
+    pool = np.concatenate([best, distance], 1)
+    rows = np.concatenate([best_rows, np.broadcast_to(found, distance.shape)], 1)
+    limit = np.partition(pool, k - 1, axis=1)[:, k - 1 : k]
+    query, column = np.nonzero(pool <= limit)
+    order = np.lexsort((rows[query, column], pool[query, column], query))
+    query, column = query[order], column[order]
+    rank = np.arange(len(query)) - np.searchsorted(query, query)
+    kept = rank < k
+    query, column = query[kept], column[kept]
+    return pool[query, column].reshape(count, k), rows[query, column].reshape(count, k)
+
+
+def as_table(
+    crop: Crop, queries: np.ndarray, rows: np.ndarray, distances: np.ndarray
+) -> pl.DataFrame:
+    """name, rank (from 1), neighbour, distance: one line per neighbour that exists."""
+    query, rank = np.nonzero(rows >= 0)
+    return pl.DataFrame(
+        [
+            crop.entity_ids.names(queries[query]).alias("name"),
+            pl.Series("rank", rank + 1),
+            crop.entity_ids.names(rows[query, rank]).alias("neighbour"),
+            pl.Series("distance", distances[query, rank]),
+        ]
+    )
