@@ -1,0 +1,239 @@
+"""Reports to one table: method x tier x task, with intervals, verdicts and costs.
+
+A verdict says what the paired comparison with the reference method shows at that size: "better",
+"worse" or "no difference shown". It needs both the bootstrap of the difference and, where the
+metric is a mean over units, Wilcoxon's signed-rank test, after Holm's correction over the methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from medapps.comparison.gather import Group, Place, gather
+from medapps.comparison.measure import LOWER_IS_BETTER, Measured, measured
+from medapps.comparison.resample import draw_values, holm, interval, two_sided, wilcoxon
+from medapps.errors import MedappsError
+from medapps.report import Report
+
+Verdict = Literal["better", "worse", "no difference shown"]
+TIERS = {500: "server", 100: "pc", 10: "phone"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of the table and what is known about it."""
+
+    method: str
+    tier: str
+    dim: int
+    task: str
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
+    """Runs behind the value: trainings times repetitions of the task."""
+    train_seconds: float | None
+    bytes: float | None
+    data: str
+    target: str
+    units: int
+    """Users or queries that were measured; 0 where only the totals are known."""
+    difference: float | None = None
+    """Value minus the reference's, on the same units."""
+    difference_low: float | None = None
+    difference_high: float | None = None
+    p_value: float | None = None
+    """Holm-corrected over the methods that are compared with the reference here."""
+    verdict: Verdict | None = None
+    best: bool = False
+    """Best value of its data set, task, dim and metric, controls included."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.data, self.task, self.target)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole table."""
+
+    rows: tuple[Row, ...]
+    reference: str
+
+    def frame(self) -> pl.DataFrame:
+        """One line per row."""
+        schema = {f.name: _TYPES[str(f.type).split(" |")[0]] for f in fields(Row)}
+        return pl.DataFrame([asdict(row) for row in self.rows], schema=schema)
+
+    def plain(self) -> list[dict[str, Any]]:
+        """JSON-able rows."""
+        return [asdict(row) for row in self.rows]
+
+    def places(self) -> list[Place]:
+        return sorted({row.place for row in self.rows})
+
+
+_TYPES: dict[str, Any] = {
+    "str": pl.String,
+    "Verdict": pl.String,
+    "int": pl.Int64,
+    "float": pl.Float64,
+    "bool": pl.Boolean,
+}
+
+
+def compare(
+    reports: Iterable[Report],
+    *,
+    reference: str = "med",
+    tiers: Mapping[int, str] = TIERS,
+    draws: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """Compare all metrics of all methods, at each size, with the reference method."""
+    groups = gather(reports)
+    if not groups:
+        raise MedappsError(
+            "There is nothing to compare: no task has been run.",
+            fix="Run one first: medapps label, recommend or rank, or medapps run FILE.",
+        )
+    drawn = _draw(groups, draws, seed)
+    rows: list[Row] = []
+    for place, dim in sorted({(group.place, group.dim) for group in groups}, key=_largest_first):
+        here = [group for group in groups if group.place == place and group.dim == dim]
+        for metric in dict.fromkeys(name for group in here for name in group.reports[0].by_seed):
+            entries = [
+                Entry(group, metric, *drawn.get((group.key, metric), (None, None)))
+                for group in here
+                if all(metric in report.by_seed for report in group.reports)
+            ]
+            rows += _column(entries, metric, tiers.get(dim, str(dim)), reference, level)
+    return Comparison(tuple(rows), reference)
+
+
+def _largest_first(item: tuple[Place, int]) -> tuple[Place, int]:
+    return item[0], -item[1]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One metric of one group, and its values on resampled units where it has units."""
+
+    group: Group
+    metric: str
+    measured: Measured | None
+    draws: np.ndarray | None
+
+    @property
+    def value(self) -> float:
+        return float(np.mean([np.mean(r.by_seed[self.metric]) for r in self.group.reports]))
+
+
+Drawn = dict[tuple[tuple[Place, str, int], str], tuple[Measured, np.ndarray]]
+
+
+def _draw(groups: list[Group], draws: int, seed: int) -> Drawn:
+    """Values of every group and metric, all that share their units drawn together."""
+    together: dict[str, list[tuple[Group, str, Measured]]] = {}
+    for group in groups:
+        for metric in group.reports[0].by_seed:
+            one = measured(group.reports, metric)
+            if one is not None:
+                alone = f"{group.key}"
+                same = f"{group.unit_digest or alone} {one.units}"
+                together.setdefault(same, []).append((group, metric, one))
+    out: Drawn = {}
+    for members in together.values():
+        values = draw_values([one for _, _, one in members], draws=draws, seed=seed)
+        for (group, metric, one), drawn in zip(members, values, strict=True):
+            out[group.key, metric] = (one, drawn)
+    return out
+
+
+def _column(
+    entries: list[Entry], metric: str, tier: str, reference: str, level: float
+) -> list[Row]:
+    """The rows of one metric of one task at one size, the best one first and marked."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    best = max(sign * entry.value for entry in entries)
+    paired = _against(entries, reference, level, sign)
+    rows = []
+    for i, entry in enumerate(entries):
+        group, drawn = entry.group, entry.draws
+        low, high = interval(drawn, level) if drawn is not None else (None, None)
+        rows.append(
+            Row(
+                method=group.method,
+                tier=tier,
+                dim=group.dim,
+                task=group.place.task,
+                metric=metric,
+                value=entry.value,
+                low=low,
+                high=high,
+                seeds=sum(len(report.by_seed[metric]) for report in group.reports),
+                train_seconds=group.cost("train_seconds"),
+                bytes=group.cost("bytes"),
+                data=group.place.data,
+                target=group.place.target,
+                units=entry.measured.units if entry.measured else 0,
+                best=sign * entry.value == best,
+                **paired.get(i, {}),
+            )
+        )
+    return sorted(rows, key=lambda row: -sign * row.value)
+
+
+def _against(
+    entries: list[Entry], reference: str, level: float, sign: int
+) -> dict[int, dict[str, Any]]:
+    """Per entry that shares its units with the reference: difference, interval, p and verdict."""
+    base = next((entry for entry in entries if entry.group.method == reference), None)
+    if base is None:
+        return {}
+    found = {
+        i: difference
+        for i, entry in enumerate(entries)
+        if entry is not base and (difference := _difference(entry, base, level)) is not None
+    }
+    corrected = holm([difference["p_value"] for difference in found.values()])
+    for difference, p in zip(found.values(), corrected, strict=True):
+        shown = p < 1 - level
+        better = sign * difference["difference"] > 0
+        difference["p_value"] = p
+        difference["verdict"] = (
+            "no difference shown" if not shown else "better" if better else "worse"
+        )
+    return found
+
+
+def _difference(entry: Entry, base: Entry, level: float) -> dict[str, Any] | None:
+    """Paired difference of two entries; None where they were not measured on the same units."""
+    digest = entry.group.unit_digest
+    if not digest or digest != base.group.unit_digest:
+        return None
+    one, other = entry.measured, base.measured
+    if one is None or other is None or entry.draws is None or base.draws is None:
+        return None
+    draws = entry.draws - base.draws
+    low, high = interval(draws, level)
+    return {
+        "difference": one.value - other.value,
+        "difference_low": low,
+        "difference_high": high,
+        "p_value": max(two_sided(draws), _signed_rank(one, other)),
+    }
+
+
+def _signed_rank(one: Measured, other: Measured) -> float:
+    """Wilcoxon's p-value where both have unit values, else 0: the bootstrap decides alone."""
+    if one.per_unit is None or other.per_unit is None:
+        return 0.0
+    return wilcoxon(one.per_unit, other.per_unit)

@@ -1,0 +1,126 @@
+"""The table as people read it: one grid per task, a line per tier and method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from medapps.comparison.compare import Comparison, Row
+from medapps.comparison.gather import Place
+
+HEADLINES = {
+    "label": ("f1_macro", "accuracy"),
+    "recommend": ("full_ndcg_at_10", "full_ndcg_at_5", "full_hit_at_10", "sampled_ndcg_at_10"),
+    "rank": ("mrr", "hits_at_1", "hits_at_10"),
+}
+"""Metrics that are shown for each task, the most telling first; the other ones are in the files."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method at a size: its shown metrics, by name."""
+
+    method: str
+    tier: str
+    dim: int
+    rows: dict[str, Row]
+
+    @property
+    def first(self) -> Row:
+        return next(iter(self.rows.values()))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One task on one data set."""
+
+    place: Place
+    metrics: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def title(self) -> str:
+        target = f" ({self.place.target})" if self.place.target else ""
+        return f"{self.place.data}: {self.place.task}{target}"
+
+
+def grids(comparison: Comparison) -> list[Grid]:
+    """All grids; sizes descending, in each size the best method first."""
+    return [_grid(comparison, place) for place in comparison.places()]
+
+
+def _grid(comparison: Comparison, place: Place) -> Grid:
+    rows = [row for row in comparison.rows if row.place == place]
+    known = list(dict.fromkeys(row.metric for row in rows))
+    wanted = [metric for metric in HEADLINES.get(place.task, ()) if metric in known]
+    metrics = tuple(wanted or known[:3])
+    lines: dict[tuple[int, str], dict[str, Row]] = {}
+    for metric in metrics:
+        for row in (row for row in rows if row.metric == metric):
+            lines.setdefault((-row.dim, row.method), {})[metric] = row
+    ordered = sorted(lines.items(), key=lambda item: item[0][0])
+    return Grid(
+        place,
+        metrics,
+        tuple(
+            Line(method, next(iter(cells.values())).tier, -dim, cells)
+            for (dim, method), cells in ordered
+        ),
+    )
+
+
+def metric_title(name: str) -> str:
+    """ndcg_at_10 as ndcg@10."""
+    return name.replace("_at_", "@").replace("_", " ")
+
+
+def number(row: Row | None) -> str:
+    """0.412 [0.401, 0.423]."""
+    if row is None:
+        return "–"
+    if row.low is None or row.high is None:
+        return f"{row.value:.3f}"
+    return f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds, as short as they stay readable."""
+    return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes with a decimal unit."""
+    if value is None:
+        return "–"
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def verdict(row: Row, reference: str) -> str:
+    """The verdict of a line, or what it is compared with."""
+    return "(reference)" if row.method == reference else row.verdict or "–"
+
+
+def markdown(comparison: Comparison) -> str:
+    """Every grid as a Markdown table; the best value of each size in bold."""
+    parts = []
+    for grid in grids(comparison):
+        titles = ["tier", "dim", "method", *map(metric_title, grid.metrics)]
+        titles += [f"against {comparison.reference}", "train s", "size", "seeds"]
+        lines = [f"**{grid.title}**", "", _pipes(titles), _pipes(["---"] * len(titles))]
+        for line in grid.lines:
+            cells = [line.tier, str(line.dim), line.method]
+            for metric in grid.metrics:
+                row = line.rows.get(metric)
+                cells.append(f"**{number(row)}**" if row and row.best else number(row))
+            first = line.first
+            cells += [verdict(first, comparison.reference), seconds(first.train_seconds)]
+            cells += [size(first.bytes), str(first.seeds)]
+            lines.append(_pipes(cells))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _pipes(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,102 @@
+"""Figures of a comparison: quality over dims, against training time, against bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from medapps.comparison.compare import Comparison, Row
+from medapps.comparison.grid import Grid, grids, metric_title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MARKERS = "osD^vP*Xph<>"
+
+
+def figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
+    """(file name, figure): three for every task on every data set."""
+    for grid in grids(comparison):
+        stem = "_".join(filter(None, (grid.place.data, grid.place.task, grid.place.target)))
+        rows = [line.rows[grid.metrics[0]] for line in grid.lines if grid.metrics[0] in line.rows]
+        yield f"{stem}_retention.png", _figure(grid, rows, _retention(rows, comparison.reference))
+        for name, draw in (("seconds", _against_seconds), ("bytes", _against_bytes)):
+            if any(_cost(row, name) for row in rows):
+                yield f"{stem}_{name}.png", _figure(grid, rows, draw)
+
+
+Draw = Callable[["Axes", str, list[Row], str, str], None]
+
+
+def _figure(grid: Grid, rows: list[Row], draw: Draw) -> Figure:
+    """Axes with one series per method; drawn without pyplot, so nothing stays open."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(grid.title)
+    axes.set_xscale("log")
+    axes.set_ylabel(metric_title(grid.metrics[0]))
+    for i, method in enumerate(sorted({row.method for row in rows})):
+        series = sorted((row for row in rows if row.method == method), key=lambda row: row.dim)
+        draw(axes, method, series, f"C{i % 10}", _MARKERS[i % len(_MARKERS)])
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _bars(row: Row) -> tuple[float, float]:
+    """How far the interval reaches below and above the value."""
+    low = row.value if row.low is None else row.low
+    high = row.value if row.high is None else row.high
+    return max(row.value - low, 0.0), max(high - row.value, 0.0)
+
+
+def _retention(rows: list[Row], reference: str) -> Draw:
+    """Quality at each dim as a share of the reference's (else the best) at its largest dim."""
+    whole = [row for row in rows if row.method == reference] or rows
+    top = max(whole, key=lambda row: (row.dim, row.value))
+    scale = 100 / top.value if top.value else 1.0
+
+    def draw(axes: Axes, method: str, series: list[Row], colour: str, marker: str) -> None:
+        bars = [[scale * _bars(row)[side] for row in series] for side in (0, 1)]
+        dims = [row.dim for row in series]
+        values = [scale * row.value for row in series]
+        axes.errorbar(dims, values, bars, label=method, color=colour, marker=marker, capsize=3)
+        axes.set_xlabel("dim")
+        axes.set_ylabel(f"{metric_title(top.metric)}, % of {top.method} at {top.dim}")
+        axes.set_xticks(sorted({row.dim for row in rows}))
+        axes.set_xticklabels([str(dim) for dim in sorted({row.dim for row in rows})])
+        axes.minorticks_off()
+
+    return draw
+
+
+def _cost(row: Row, name: str) -> float | None:
+    return row.train_seconds if name == "seconds" else row.bytes
+
+
+def _scatter(name: str, title: str) -> Draw:
+    def draw(axes: Axes, method: str, series: list[Row], colour: str, marker: str) -> None:
+        known = [row for row in series if _cost(row, name)]
+        if not known:  # controls cost nothing: a level to compare with
+            for row in series:
+                axes.axhline(row.value, color=colour, ls=":", lw=1)
+            axes.plot([], [], color=colour, ls=":", label=method)
+            return
+        bars = [[_bars(row)[side] for row in known] for side in (0, 1)]
+        costs = [_cost(row, name) or 0.0 for row in known]
+        values = [row.value for row in known]
+        axes.errorbar(
+            costs, values, bars, label=method, color=colour, marker=marker, ls="", capsize=3
+        )
+        for cost, row in zip(costs, known, strict=True):
+            axes.annotate(str(row.dim), (cost, row.value), (4, 4), textcoords="offset points")
+        axes.set_xlabel(title)
+
+    return draw
+
+
+_against_seconds = _scatter("seconds", "seconds of training, teachers included")
+_against_bytes = _scatter("bytes", "bytes on the device")

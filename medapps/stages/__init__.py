@@ -1,0 +1,9 @@
+"""Verbs as stages: what commands and studies call."""
+
+from __future__ import annotations
+
+from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.stages.graph import graph_stage, log_graph
+from medapps.stages.train import train_stage
+
+__all__ = ["Bench", "Stage", "carry_out", "graph_stage", "log_graph", "train_stage"]

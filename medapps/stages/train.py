@@ -1,0 +1,71 @@
+"""The stage that trains an embedding, with its checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.stages.graph import log_graph
+from medapps.tracking import Run
+
+if TYPE_CHECKING:
+    from medapps.embed.config import MedConfig
+    from medapps.embed.embedding import Embedding
+    from medapps.embed.train import Progress
+
+
+def train_stage(
+    bench: Bench,
+    graph: Graph,
+    config: MedConfig,
+    *,
+    seed: int = 0,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], int] | None = None,
+) -> tuple[Embedding, Path]:
+    """One MED training of a graph."""
+    from medapps.embed.embedding import Embedding
+    from medapps.embed.train import train_med
+
+    settings = config.plain() | {"seed": seed}
+    dims = ",".join(map(str, config.dims))
+    stage = Stage(
+        "train",
+        "embedding",
+        settings,
+        {"graph": graph.digest},
+        graph.name,
+        f"med/{dims}/train/{seed}",
+        {"method": "med", "task": "train", "dim": dims, "data": graph.name, "seed": seed},
+    )
+    checkpoints = bench.workspace.root / "checkpoints" / stage.key
+    if checkpoints.exists() and not resume:
+        if not bench.force:
+            raise MedappsError(
+                "An unfinished training with these settings was found.",
+                fix="Go on with --resume, or start again with --force.",
+            )
+        shutil.rmtree(checkpoints)
+
+    def make(run: Run, folder: Path) -> None:
+        log_graph(run, graph)
+        embedding = train_med(
+            graph,
+            config,
+            seed=seed,
+            run=run,
+            checkpoint_dir=checkpoints,
+            resume=resume,
+            progress=progress,
+            stop=stop,
+        )
+        embedding.save(folder, config=settings, parents=dict(stage.parents), force=True)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+
+    return carry_out(bench, stage, make, Embedding.load)
