@@ -152,22 +152,23 @@ def as_ids(frame: pl.LazyFrame, path: Path, columns: Sequence[str]) -> pl.LazyFr
 def refuse_gaps(frame: pl.LazyFrame, path: Path, columns: Sequence[str]) -> int:
     """Number of rows of a table without null or empty values in `columns`."""
     schema = frame.collect_schema()
-
-    def gap(name: str) -> pl.Expr:
-        null = pl.col(name).is_null()
-        return null | (pl.col(name) == "") if schema[name] == pl.String else null
-
+    gap = {
+        name: pl.col(name).is_null()
+        | ((pl.col(name) == "") if schema[name] == pl.String else pl.lit(False))
+        for name in columns
+    }
+    faults = []
     with table_errors(path):
-        found = frame.select(pl.len().alias("_rows"), *(gap(n).sum().alias(n) for n in columns))
-        counts = found.collect(engine="streaming").row(0, named=True)
-        for name in columns:
-            if counts[name]:
-                row = frame.select(gap(name).arg_max()).collect().item() + 1
-                raise MedappsError(
-                    f"Column {name!r} of {path} has {counts[name]:,} empty values, "
-                    f"the first in row {row:,}.",
-                    fix="Remove or fill these rows.",
-                )
-    if not counts["_rows"]:
+        sums = [gap[name].sum().alias(f"gaps {at}") for at, name in enumerate(columns)]
+        rows, *counts = frame.select(pl.len(), *sums).collect(engine="streaming").row(0)
+        for name, count in zip(columns, counts, strict=True):
+            if count:
+                first = frame.select(gap[name].arg_max()).collect().item() + 1
+                faults.append(f"column {name!r} has {count:,} (the first in row {first:,})")
+    if faults:
+        raise MedappsError(
+            f"{path} has empty values: {', '.join(faults)}.", fix="Remove or fill these rows."
+        )
+    if not rows:
         raise MedappsError(f"{path} is empty: it has columns but no rows.")
-    return int(counts["_rows"])
+    return int(rows)

@@ -1,0 +1,217 @@
+"""Is this data set fit for use? Counts, degrees, relations, and problems with row numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from medapps.errors import MedappsError
+from medapps.graph.beside import read_interactions, read_labels, repeated_pairs
+from medapps.graph.config import GraphConfig
+from medapps.graph.graph import Graph
+from medapps.graph.leaks import held_out_in_graph, label_leaks
+from medapps.graph.number import Numbering
+from medapps.graph.read import graph_files, read_graph, triples_of
+from medapps.graph.split import leave_one_out
+from medapps.graph.tables import find_table
+
+Severity = Literal["error", "warning"]
+QUANTILES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong or odd."""
+
+    severity: Severity
+    what: str
+    """A fixed word: unreadable, duplicates, label_leak, ..."""
+    message: str
+    count: int = 1
+    rows: tuple[int, ...] = ()
+    """Some rows where it shows, counted from 1 without the header."""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a data set holds and what is wrong with it."""
+
+    path: Path
+    counts: dict[str, int | list[str]] = field(default_factory=dict)
+    """entities, relations, triples, valid, test, users, items, interactions, labels (columns)."""
+    degrees: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Quantiles of the degree over entities and over users."""
+    relations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Per relation: triples, distinct heads, distinct tails."""
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that forbid use."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+
+def check_dataset(path: str | Path, config: GraphConfig | None = None) -> Check:
+    """Look at a graph file or a dataset folder; problems are listed, never raised."""
+    path = Path(path)
+    config = (config or GraphConfig()).model_copy(
+        update={"duplicates": "keep", "self_loops": "keep", "add_interactions": None}
+    )
+    problems: list[Problem] = []
+    counts: dict[str, int | list[str]] = {}
+    try:
+        files = graph_files(path)
+        graph = read_graph(path, config)
+    except MedappsError as error:
+        return Check(path, problems=(Problem("error", "unreadable", str(error)),))
+    counts |= graph.counts()
+    problems += _graph_problems(graph, files, config)
+    if path.is_dir():
+        counts |= _labels(path, graph, problems)
+        counts |= _interactions(path, graph, problems)
+    problems.sort(key=lambda problem: problem.severity)
+    return Check(path, counts, _degrees(graph), _relations(graph), tuple(problems))
+
+
+def _graph_problems(graph: Graph, files: dict[str, Path], config: GraphConfig) -> list[Problem]:
+    problems = []
+    numbering = Numbering(graph.entities, graph.relations)
+    keys = {split: numbering.pack_ids(getattr(graph, split)) for split in files}
+    for split, file in files.items():
+        table = triples_of(file, config).with_row_index("row", offset=1)
+        again = keys[split][1:][keys[split][1:] == keys[split][:-1]]
+        if len(again):
+            rows = _rows_of(table, numbering, again)
+            text = f"{len(again):,} triples of {file.name} occur before"
+            problems.append(Problem("warning", "duplicates", text, len(again), rows, file.name))
+        loop = pl.col("head") == pl.col("tail")
+        rows_, count = _rows(table, loop)
+        if count:
+            text = f"{count:,} triples of {file.name} lead from an entity to itself"
+            problems.append(Problem("warning", "self_loops", text, count, rows_, file.name))
+        if split != "train":
+            known = keys[split][np.isin(keys[split], keys["train"])]
+            if len(known):
+                rows = _rows_of(table, numbering, known)
+                text = f"{len(known):,} {split} triples are training triples too"
+                problems.append(
+                    Problem("error", "split_overlap", text, len(known), rows, file.name)
+                )
+            fresh = ~np.isin(getattr(graph, split)[:, [0, 2]], graph.train[:, [0, 2]]).all(1)
+            if fresh.any():
+                text = f"{fresh.sum():,} {split} triples have an entity that training never sees"
+                problems.append(Problem("warning", "unseen", text, int(fresh.sum())))
+    return problems
+
+
+def _rows(table: pl.LazyFrame, where: pl.Expr) -> tuple[tuple[int, ...], int]:
+    """The first rows where it is so, and how many there are."""
+    found = table.filter(where).select(rows=pl.col("row").bottom_k(_SHOWN), count=pl.len())
+    frame = found.collect(engine="streaming")
+    if frame.is_empty():
+        return (), 0
+    return tuple(sorted(frame["rows"].to_list())), int(frame["count"][0])
+
+
+def _rows_of(table: pl.LazyFrame, numbering: Numbering, keys: np.ndarray) -> tuple[int, ...]:
+    """Rows that hold the first of these triples."""
+    triples = numbering.unpack(keys[:_SHOWN])
+    wanted = pl.LazyFrame(
+        {
+            "head": numbering.entities.names(triples[:, 0]),
+            "relation": numbering.relations.names(triples[:, 1]),
+            "tail": numbering.entities.names(triples[:, 2]),
+        }
+    )
+    rows = table.join(wanted, on=["head", "relation", "tail"], how="semi").select("row")
+    return tuple(sorted(rows.collect(engine="streaming")["row"].to_list())[: 2 * _SHOWN])
+
+
+def _degrees(graph: Graph) -> pl.DataFrame:
+    degree = np.bincount(graph.train[:, [0, 2]].reshape(-1), minlength=len(graph.entities))
+    columns = {"quantile": QUANTILES, "entities": np.quantile(degree, QUANTILES)}
+    return pl.DataFrame(columns | {"users": np.quantile(degree[graph.users], QUANTILES)})
+
+
+def _relations(graph: Graph) -> pl.DataFrame:
+    table = pl.LazyFrame(graph.train, schema=["head", "relation", "tail"]).group_by("relation")
+    found = table.agg(
+        triples=pl.len(), heads=pl.col("head").n_unique(), tails=pl.col("tail").n_unique()
+    )
+    frame = found.sort("triples", "relation", descending=[True, False]).collect(engine="streaming")
+    return frame.with_columns(graph.relations.names(frame["relation"].to_numpy()).alias("relation"))
+
+
+def _labels(folder: Path, graph: Graph, problems: list[Problem]) -> dict[str, int | list[str]]:
+    file = find_table(folder, ["labels"])
+    if file is None:
+        return {"labels": []}
+    try:
+        labels = read_labels(file, graph)
+    except MedappsError as error:
+        problems.append(Problem("error", "labels", str(error), file=file.name))
+        return {"labels": []}
+    problems += _strangers(labels, "user", file.name, graph)
+    for name in labels.columns[1:]:
+        if labels[name].dtype.is_float() or labels[name].dtype.is_nested():
+            continue
+        few = labels[name].drop_nulls().value_counts().filter(pl.col("count") < 3)
+        if len(few):
+            text = f"{len(few):,} classes of {name} have fewer than three users"
+            problems.append(Problem("warning", "rare_classes", text, len(few), file=file.name))
+    for leak in label_leaks(graph, labels):
+        text = (
+            f"relation {leak.relation} tells the label {leak.column}: {leak.how} "
+            f"({leak.accuracy:.1%} of {leak.users:,} users)"
+        )
+        problems.append(Problem("error", "label_leak", text, leak.users, file=file.name))
+    return {"labels": labels.columns[1:]}
+
+
+def _strangers(table: pl.DataFrame, column: str, file: str, graph: Graph) -> list[Problem]:
+    """Users of a table that have no triple."""
+    unknown = np.flatnonzero(graph.entities.ids(table[column]) < 0)
+    if not len(unknown):
+        return []
+    count = table[column].gather(unknown).n_unique()
+    rows = tuple(int(row) + 1 for row in unknown[:_SHOWN])
+    text = f"{count:,} of {table[column].n_unique():,} users of {file} have no triples"
+    return [Problem("warning", "users_without_triples", text, count, rows, file)]
+
+
+def _interactions(
+    folder: Path, graph: Graph, problems: list[Problem]
+) -> dict[str, int | list[str]]:
+    file = find_table(folder, ["interactions"])
+    if file is None:
+        return {"items": 0, "interactions": 0}
+    try:
+        table = read_interactions(file, graph)
+    except MedappsError as error:
+        problems.append(Problem("error", "interactions", str(error), file=file.name))
+        return {"items": 0, "interactions": 0}
+    problems += _strangers(table, "user", file.name, graph)
+    again = repeated_pairs(table)
+    if again:
+        rows = (~table.select(pl.struct("user", "item").is_first_distinct()).to_series()).arg_true()
+        text = f"{again:,} rows of {file.name} repeat a user and item; the latest counts"
+        shown = tuple(row + 1 for row in rows[:_SHOWN].to_list())
+        problems.append(Problem("warning", "repeated", text, again, shown, file.name))
+    if not (leave_one_out(table)["split"] == "test").any():
+        text = f"no user of {file.name} can be tested: nobody has two interactions"
+        problems.append(Problem("warning", "nothing_to_test", text, file=file.name))
+    found = held_out_in_graph(graph, table)
+    if len(found):
+        user, item, split, relation = found.row(0)
+        text = (
+            f"{len(found):,} held-out interactions are in the graph, such as the {split} one of "
+            f"{user} and {item} under {relation}; add interactions with --add-interactions instead"
+        )
+        problems.append(Problem("error", "held_out_in_graph", text, len(found), file=file.name))
+    return {"items": table["item"].n_unique(), "interactions": len(table)}
