@@ -1,1 +1,1 @@
-"""Rival ways to a small model: each yields a Crop."""
+"""Other ways to a small model: trained alone, extracted, projected or distilled."""

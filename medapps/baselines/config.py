@@ -1,0 +1,100 @@
+"""Every choice of the baselines; needs no torch to be read.
+
+What they share with MED (epochs, batches, negatives, optimiser) is the section `train`: a baseline
+differs from MED only in what is said here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from medapps.config import Config
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class SearchConfig(Config):
+    """The search for the margin and learning rate of a directly trained model."""
+
+    when: Literal["auto", "on", "off"] = "auto"
+    """auto: where the graph has validation triples; off: the defaults for that size."""
+    margins: tuple[PositiveFloat, ...] = (3.0, 5.0, 8.0)
+    """Margins that are tried first, at the default rate."""
+    rates: tuple[PositiveFloat, ...] = (0.05, 0.1, 0.2)
+    """Learning rates that are tried next, at the best margin."""
+    epochs: PositiveInt = 5
+    """Passes of a trial."""
+    triples: PositiveInt = 1000
+    """Validation triples that a trial ranks."""
+
+
+class ExtractConfig(Config):
+    """Importance of coordinates by loss (ext-l)."""
+
+    triples: PositiveInt = 2000
+    """Validation triples on which the loss is measured."""
+    negatives: PositiveInt = 64
+    """Negatives, one sample shared by all triples and coordinates."""
+
+
+class KdConfig(Config):
+    """Distillation by the distribution over a positive and its negatives (bkd, ta)."""
+
+    temperature: PositiveFloat = 1.0
+    """T: softens both distributions."""
+    weight: NonNegativeFloat = 1.0
+    """Weight of the soft part: bkd adds it to the hard loss."""
+    share: Share = 0.5
+    """Share of the soft part: ta takes (1 - share) hard + share soft."""
+
+
+class TaConfig(Config):
+    """The teacher's assistant (ta)."""
+
+    dim: PositiveInt | None = None
+    """Size of the assistant; null takes the published rule."""
+
+
+class DualConfig(Config):
+    """Two stages of teacher and student (dualde)."""
+
+    first: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
+    """Part of the epochs with a frozen teacher; the rest trains both."""
+    rate: PositiveFloat = 0.1
+    """Learning rate of the second stage as a part of the first one's."""
+    structure: NonNegativeFloat = 1.0
+    """Weight of the angle and length terms of positive triples; 0 leaves them out."""
+    soft_labels: Literal["fixed", "learned"] = "learned"
+    """Whether slope and offset of the soft-label weights are trained."""
+    soft_rate: PositiveFloat = 1e-3
+    """Learning rate of slope and offset."""
+
+
+class IterConfig(Config):
+    """A chain of halvings, each student the next teacher (iterde)."""
+
+    weight: NonNegativeFloat = 1.0
+    """k: the soft part's weight at the end."""
+    power: NonNegativeFloat = 2.0
+    """p: the weight grows as k (epoch / epochs)^p."""
+
+
+class BaselineConfig(Config):
+    """How the baselines are made."""
+
+    teacher_dim: PositiveInt | None = None
+    """Size of the directly trained teacher; null takes the largest of train.dims."""
+    search: SearchConfig = Field(default_factory=SearchConfig)
+    """Margin and rate of directly trained models."""
+    ext: ExtractConfig = Field(default_factory=ExtractConfig)
+    """Extraction by loss."""
+    kd: KdConfig = Field(default_factory=KdConfig)
+    """Plain distillation, also used by the assistant."""
+    ta: TaConfig = Field(default_factory=TaConfig)
+    """The teacher's assistant."""
+    dualde: DualConfig = Field(default_factory=DualConfig)
+    """DualDE."""
+    iterde: IterConfig = Field(default_factory=IterConfig)
+    """IterDE."""

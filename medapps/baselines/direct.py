@@ -1,0 +1,111 @@
+"""DT: one size trained alone, which is a MED training with a single prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from medapps.baselines.config import SearchConfig
+from medapps.baselines.order import Order, crop_of
+from medapps.crop.crop import Crop
+from medapps.embed.config import MedConfig
+from medapps.embed.train import train_med
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.tracking import NO_RUN
+
+ALONE: dict[str, Any] = {
+    "ml_down": 0.0,
+    "ml_up": 0.0,
+    "positive_weights": "uniform",
+    "negative_weights": "own",
+    "negative_norm": "per_positive",
+    "dlw": "off",
+    "submodels": "all",
+    "rotate_at": None,
+    "scale_power": 0.0,
+    "patience": None,
+}
+"""What concerns several prefixes or early stopping has no part in a model of one size."""
+
+
+def alone(
+    train: MedConfig, dim: int, *, margin: float | None = None, lr: float | None = None, **more: Any
+) -> MedConfig:
+    """The settings of MED for one size alone: same batches, negatives, optimiser and epochs."""
+    given = {"dims": (dim,), "margin": margin or default_margin(train, dim), "lr": lr or train.lr}
+    return MedConfig(**(train.model_dump() | ALONE | given | more))
+
+
+def default_margin(train: MedConfig, dim: int) -> float:
+    """MED's margin for that size, or for the next larger trained one."""
+    fitting = [m for d, m in zip(train.dims, train.margins, strict=True) if d >= dim]
+    return fitting[0] if fitting else train.margins[-1]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Margin and rate of a direct training, and what finding them cost."""
+
+    margin: float
+    lr: float
+    seconds: float = 0.0
+    trials: tuple[dict[str, float], ...] = ()
+
+
+def choose(
+    graph: Graph, train: MedConfig, dim: int, search: SearchConfig, seed: int, stop: Any = None
+) -> Choice:
+    """The best margin at the default rate, then the best rate at that margin, by validation MRR."""
+    start = alone(train, dim)
+    if search.when == "on" and not len(graph.valid):
+        raise MedappsError(
+            f"{graph.name} has no validation triples to choose margin and rate by.",
+            fix="Put a valid.parquet beside the graph, or use --set baseline.search.when=off.",
+        )
+    if search.when == "off" or not len(graph.valid):
+        return Choice(start.margins[-1], start.lr)
+    trials: dict[tuple[float, float], dict[str, float]] = {}
+
+    def trial(margin: float, lr: float) -> float:
+        if (margin, lr) not in trials:
+            short = {"epochs": search.epochs, "every": search.epochs}
+            config = alone(train, dim, margin=margin, lr=lr, valid_triples=search.triples, **short)
+            figures = train_med(graph, config, seed=seed, run=NO_RUN, stop=stop).metrics
+            trials[margin, lr] = {
+                "margin": margin,
+                "lr": lr,
+                "valid_mrr": figures["best_valid_mrr"],
+                "seconds": figures["train_seconds"],
+            }
+        return trials[margin, lr]["valid_mrr"]
+
+    margin = max(search.margins, key=lambda value: trial(value, start.lr))
+    lr = max((start.lr, *search.rates), key=lambda value: trial(margin, value))
+    seconds = sum(item["seconds"] for item in trials.values())
+    return Choice(margin, lr, seconds, tuple(trials.values()))
+
+
+def direct(order: Order) -> Crop:
+    """DT: the size trained alone, with its own margin and rate."""
+    watch, search = order.watch, order.config.search
+    choice = choose(order.graph, order.train, order.dim, search, order.seed, watch.stop)
+    config = alone(order.train, order.dim, margin=choice.margin, lr=choice.lr)
+    embedding = train_med(
+        order.graph,
+        config,
+        seed=order.seed,
+        run=watch.run,
+        progress=watch.progress,
+        stop=watch.stop,
+    )
+    about = {
+        "margin": choice.margin,
+        "lr": choice.lr,
+        "search_seconds": choice.seconds,
+        "search_trials": list(choice.trials),
+        "epochs": config.epochs,
+    }
+    seconds = float(embedding.metrics["train_seconds"])
+    crop = embedding.crop(order.dim)
+    return crop_of(order, crop.entities, crop.relations, crop.spec, seconds, None, about)

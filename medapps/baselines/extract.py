@@ -1,0 +1,129 @@
+"""Ext, Ext-L and Ext-V: keep some coordinates of the teacher as they are.
+
+Ext keeps the first ones, Ext-L those whose loss on validation triples rises most when they are left
+out, Ext-V those with the largest mean absolute value. A coordinate is all reals that belong to it,
+so that scorers with several reals per coordinate keep them together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from medapps.crop.crop import Crop
+from medapps.crop.score import EPSILON
+from medapps.embed.draw import NEGATIVES, stream
+from medapps.embed.med import FAR
+from medapps.embed.score import make_scorer
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+
+BLOCK = 2**24
+"""Numbers (triples x negatives x coordinates) that are worked on at a time."""
+
+
+def columns_of(coordinates: np.ndarray, width: int, dim: int) -> np.ndarray:
+    """The columns of `coordinates` in a table of `width` reals whose vectors have `dim` of them."""
+    reals, rest = divmod(width, dim)
+    assert rest == 0, (width, dim)
+    return (np.asarray(coordinates)[:, None] * reals + np.arange(reals)).reshape(-1)
+
+
+def take(table: np.ndarray, coordinates: np.ndarray, dim: int) -> np.ndarray:
+    """float32 (rows, kept reals): the table with only these coordinates, in this order."""
+    columns = columns_of(coordinates, table.shape[1], dim)
+    return np.ascontiguousarray(np.asarray(table)[:, columns], np.float32)
+
+
+def first(dim: int) -> np.ndarray:
+    """Ext: coordinates 0 to dim - 1."""
+    return np.arange(dim)
+
+
+def largest(importance: np.ndarray, dim: int) -> np.ndarray:
+    """The `dim` most important coordinates, most important first; ties by position."""
+    return np.argsort(-importance, kind="stable")[:dim]
+
+
+def by_value(teacher: Crop) -> np.ndarray:
+    """Ext-V: mean absolute value of every coordinate over all entities and relations, (dim,)."""
+    total, rows = np.zeros(teacher.dim), 0
+    for table in (teacher.entities, teacher.relations):
+        assert table is not None
+        for start in range(0, len(table), 65536):
+            part = np.abs(np.asarray(table[start : start + 65536], np.float64))
+            total += part.reshape(len(part), teacher.dim, -1).mean(2).sum(0)
+        rows += len(table)
+    return total / rows
+
+
+def by_loss(
+    teacher: Crop,
+    graph: Graph,
+    *,
+    triples: int,
+    negatives: int,
+    temperature: float,
+    seed: int,
+) -> np.ndarray:
+    """Ext-L: how much the validation loss rises when a coordinate is dropped, (dim,).
+
+    The loss is the one of the training; all coordinates share one sample of negatives, and the
+    contribution of each is subtracted from the distance, so that nothing is scored again.
+    """
+    if not len(graph.valid):
+        raise MedappsError(
+            f"ext-l measures coordinates on validation triples and {graph.name} has none.",
+            fix="Put a valid.parquet beside the graph, or take ext-v.",
+        )
+    assert teacher.relations is not None
+    draws = stream(seed, NEGATIVES)
+    count = min(triples, len(graph.valid))
+    picked = np.asarray(graph.valid)[np.sort(draws.choice(len(graph.valid), count, replace=False))]
+    others = draws.integers(0, len(teacher.entity_ids), negatives)
+    rise = torch.zeros(teacher.dim, dtype=torch.float64)
+    size = max(1, BLOCK // (negatives * teacher.dim))
+    scorer = make_scorer(teacher.spec.scorer, teacher.spec.norm)
+    for side, (given, asked) in {"tail": (0, 2), "head": (2, 0)}.items():
+        for start in range(0, count, size):
+            part = picked[start : start + size]
+            source, target = (torch.from_numpy(teacher.rows(part[:, i])) for i in (given, asked))
+            relation = torch.from_numpy(np.asarray(teacher.relations[part[:, 1]], np.float32))
+            query = scorer.query(source, relation, side, torch.empty_like(source))
+            against = torch.from_numpy(teacher.rows(others))
+            true = torch.from_numpy(part[:, asked, None] == others)  # (b, K)
+            rise += _rise(teacher, query, target, against, true, temperature)
+    return (rise / (2 * count)).numpy()
+
+
+def _rise(
+    teacher: Crop, query: Tensor, target: Tensor, others: Tensor, true: Tensor, temperature: float
+) -> Tensor:
+    """Sum over queries of loss without coordinate k minus loss, (dim,) float64."""
+    positive = contributions(query - target, teacher)  # (b, dim)
+    negative = contributions(query.unsqueeze(1) - others, teacher)  # (b, K, dim)
+    total = positive.sum(-1, keepdim=True), negative.sum(-1, keepdim=True)
+    without = _loss(teacher, total[0] - positive, total[1] - negative, true, temperature)
+    return (without - _loss(teacher, *total, true, temperature)).sum(0, dtype=torch.float64)
+
+
+def contributions(difference: Tensor, teacher: Crop) -> Tensor:
+    """(..., dim): what each coordinate of differences (..., reals) adds to the distance."""
+    terms = difference.abs() if teacher.spec.norm == "l1" else difference.square()
+    return terms.unflatten(-1, (teacher.dim, -1)).sum(-1)
+
+
+def _loss(teacher: Crop, positive: Tensor, negative: Tensor, true: Tensor, w2: float) -> Tensor:
+    """Training loss per query and coordinate set: sums (b, c) and (b, K, c) to (b, c)."""
+    spec = teacher.spec
+
+    def score(total: Tensor) -> Tensor:
+        total = total.clamp_min(0.0)
+        distance = (total + EPSILON).sqrt() if spec.norm == "l2" else total
+        return spec.margin - spec.scale * distance
+
+    s = score(negative).masked_fill(true.unsqueeze(-1), -FAR)
+    hardness = torch.softmax(w2 * s, 1)
+    return softplus(-score(positive)) + (hardness * softplus(s)).sum(1)

@@ -1,0 +1,98 @@
+"""BKD, TA, DualDE and IterDE: a student from random start values under a teacher.
+
+Every hop has the epochs of a direct training (DualDE's two stages share them), the same batches and
+negatives, and the teacher's margin, so that raw scores of both can be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from medapps.baselines.assistant import choose_assistant, doublings
+from medapps.baselines.direct import alone
+from medapps.baselines.distill import Learned, Phase, distill
+from medapps.baselines.dualde import Labels, dual_loss
+from medapps.baselines.losses import huber_ramp_loss, kd_loss
+from medapps.baselines.order import Order, crop_of
+from medapps.crop.crop import Crop
+from medapps.embed.config import MedConfig
+
+
+def settings_of(order: Order, teacher: Crop) -> MedConfig:
+    """A direct training of the student's size with the teacher's margin."""
+    return alone(order.train, order.dim, margin=teacher.spec.margin)
+
+
+def bkd(order: Order) -> Crop:
+    """Hard loss plus the divergence from the teacher's distribution."""
+    config, kd = settings_of(order, order.teacher), order.config.kd
+    loss = kd_loss(config, kd.temperature, 1.0, kd.weight)
+    learned = _distill(order, order.teacher, config, Phase(config.epochs, loss))
+    return _crop(order, learned, order.teacher)
+
+
+def ta(order: Order) -> Crop:
+    """The same divergence twice: teacher to assistant, assistant to student."""
+    dim, searching = choose_assistant(order)
+    assistant = _classic(replace(order, dim=dim), order.teacher, {})
+    return _classic(order, assistant, {"assistant_dim": dim, "search_seconds": searching})
+
+
+def _classic(order: Order, teacher: Crop, about: dict[str, Any]) -> Crop:
+    config, kd = settings_of(order, teacher), order.config.kd
+    loss = kd_loss(config, kd.temperature, 1 - kd.share, kd.share)
+    return _crop(
+        order, _distill(order, teacher, config, Phase(config.epochs, loss)), teacher, about
+    )
+
+
+def dualde(order: Order) -> Crop:
+    """First under a frozen teacher, then both together at a part of the rate."""
+    config, dual = settings_of(order, order.teacher), order.config.dualde
+    labels = Labels(rate=dual.soft_rate if dual.soft_labels == "learned" else 0.0)
+    first = max(1, round(dual.first * config.epochs))
+    args = config.temperature, dual.structure, labels
+    phases = [Phase(first, dual_loss(*args, both=False))]
+    if first < config.epochs:
+        second = dual_loss(*args, both=True)
+        phases.append(Phase(config.epochs - first, second, rate=dual.rate, both=True))
+    learned = _distill(order, order.teacher, config, *phases)
+    names = ("student_positive", "student_negative", "teacher_positive", "teacher_negative")
+    soft = {name: [labels.slope[i], labels.offset[i]] for i, name in enumerate(names)}
+    return _crop(order, learned, order.teacher, {"soft_labels": soft})
+
+
+def iterde(order: Order) -> Crop:
+    """The last hop of a chain of halvings; the earlier ones are iterde of twice the size."""
+    teacher = order.teacher
+    if upper := doublings(order.dim, teacher.dim):
+        step = replace(order, dim=upper[0])
+        teacher = iterde(step) if order.earlier is None else order.earlier("iterde", upper[0])
+    config, ramp = settings_of(order, teacher), order.config.iterde
+    loss = huber_ramp_loss(config, ramp.weight, ramp.power)
+    return _crop(order, _distill(order, teacher, config, Phase(config.epochs, loss)), teacher)
+
+
+def _distill(order: Order, teacher: Crop, config: MedConfig, *phases: Phase) -> Learned:
+    return distill(order.graph, teacher, config, phases, seed=order.seed, watch=order.watch)
+
+
+def _crop(
+    order: Order, learned: Learned, teacher: Crop, about: dict[str, Any] | None = None
+) -> Crop:
+    facts = {
+        "epochs": order.train.epochs,
+        "margin": learned.student.spec.margin,
+        "lr": order.train.lr,
+        "loss": learned.loss,
+    }
+    return crop_of(
+        order,
+        learned.entities,
+        learned.relations,
+        learned.student.spec,
+        learned.seconds,
+        teacher,
+        facts | (about or {}),
+    )
