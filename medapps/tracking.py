@@ -168,13 +168,14 @@ class _MlflowRun(Run):
         """The parts of MLflow that only work on the active run of the process."""
         import mlflow
 
-        before = mlflow.get_tracking_uri()
+        # MLflow writes its address into the environment, where `tracking_uri` would find it later
+        before = os.environ.get("MLFLOW_TRACKING_URI")
         mlflow.set_tracking_uri(self._uri)
         try:
             with mlflow.start_run(run_id=self.id):
                 yield
         finally:
-            mlflow.set_tracking_uri(before)
+            mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None forgets it
 
 
 def tracking_uri(workspace: Path) -> str:
@@ -191,9 +192,13 @@ def track(
     params: Mapping[str, Any] | None = None,
     tags: Mapping[str, object] | None = None,
     parent: Run | None = None,
+    reopen: str | None = None,
     enabled: bool = True,
 ) -> Iterator[Run]:
-    """A run that ends as FINISHED, KILLED or FAILED, whatever happens inside the block."""
+    """A run that ends as FINISHED, KILLED or FAILED, whatever happens inside the block.
+
+    `reopen` names an earlier run that is gone on with, if the store still has it.
+    """
     if not enabled:
         yield NO_RUN
         return
@@ -206,14 +211,14 @@ def track(
         **({"mlflow.parentRunId": parent.id} if parent and parent.id else {}),
         **(tags or {}),
     }
-    made = client.create_run(
-        experiment_id, run_name=name, tags={key: str(value) for key, value in all_tags.items()}
-    )
-    run = _MlflowRun(client, made.info.run_id, uri)
+    text_tags = {key: str(value) for key, value in all_tags.items()}
+    again = reopen if reopen and _reopened(client, reopen, experiment_id, text_tags) else None
+    made = again or client.create_run(experiment_id, run_name=name, tags=text_tags).info.run_id
+    run = _MlflowRun(client, made, uri)
     status = "FAILED"
     monitor = _system_metrics(run.id, uri)
     try:
-        if params:
+        if params and not again:
             run.params(params)
         yield run
         status = "FINISHED"
@@ -224,6 +229,24 @@ def track(
         monitor.finish()
         run.flush()
         client.set_terminated(run.id, status)
+
+
+def _reopened(
+    client: MlflowClient, run_id: str, experiment_id: str, tags: Mapping[str, str]
+) -> bool:
+    """Set an earlier run to RUNNING again; False when it is gone."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_run(run_id).info
+    except MlflowException:
+        return False
+    if found.lifecycle_stage != "active" or found.experiment_id != experiment_id:
+        return False
+    client.update_run(run_id, status="RUNNING")
+    for key, value in tags.items():
+        client.set_tag(run_id, key, value)
+    return True
 
 
 def _system_metrics(run_id: str, uri: str) -> Any:
@@ -238,6 +261,7 @@ def _system_metrics(run_id: str, uri: str) -> Any:
 def _open(workspace: Path, experiment: str) -> tuple[MlflowClient, str, str]:
     """A client on the store, the experiment's id and the store's address."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking.fluent"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = tracking_uri(workspace)

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from medapps.stages.baseline import baseline_stage
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.graph import graph_stage, log_graph
+from medapps.stages.rank import rank_stage
 from medapps.stages.train import train_stage
 
-__all__ = ["Bench", "Stage", "carry_out", "graph_stage", "log_graph", "train_stage"]
+__all__ = [
+    "Bench",
+    "Stage",
+    "baseline_stage",
+    "carry_out",
+    "graph_stage",
+    "log_graph",
+    "rank_stage",
+    "train_stage",
+]

@@ -17,7 +17,15 @@ from medapps.store import Workspace, stage_key
 from medapps.tracking import NO_RUN, Run, track
 
 Noun = TypeVar("Noun")
-REVISION = {"graph": 1, "train": 1}
+REVISION = {
+    "graph": 1,
+    "train": 1,
+    "baseline": 1,
+    "rank": 1,
+    "label": 1,
+    "recommend": 1,
+    "compare": 1,
+}
 """Raised when a verb computes something else than before, so that old results are not reused."""
 
 
@@ -28,11 +36,14 @@ class Bench:
     workspace: Workspace
     tracked: bool = True
     force: bool = False
-    parent: Run = field(default=NO_RUN)
+    parent: Callable[[], Run] = lambda: NO_RUN
+    """The run that stages belong to; asked for only when a stage has to be carried out."""
     say: Callable[[str], None] = lambda text: None
     on_run: Callable[[Run], None] = lambda run: None
+    ledger: dict[str, bool] = field(default_factory=dict)
+    """Name of every stage that was asked for, and whether it had to be carried out."""
 
-    def under(self, parent: Run) -> Bench:
+    def under(self, parent: Callable[[], Run]) -> Bench:
         """The same bench with its runs as children of a study."""
         return replace(self, parent=parent)
 
@@ -64,6 +75,7 @@ def carry_out(
     folder = bench.workspace.folder(stage.kind, stage.key)
     if not bench.force and bench.workspace.finished(stage.kind, stage.key):
         bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
+        bench.ledger.setdefault(stage.name, False)
         return load(folder), folder
     with track(
         bench.workspace.root,
@@ -71,7 +83,7 @@ def carry_out(
         name=stage.name,
         params=stage.config,
         tags=stage.tags,
-        parent=bench.parent,
+        parent=bench.parent(),
         enabled=bench.tracked,
     ) as run:
         bench.on_run(run)
@@ -79,4 +91,5 @@ def carry_out(
         make(run, folder)
         run.metric("stage_seconds", time.perf_counter() - began)
         run.artifact(folder / "manifest.json")
+    bench.ledger[stage.name] = True
     return load(folder), folder

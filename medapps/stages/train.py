@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medapps.errors import MedappsError
+from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.graph import log_graph
@@ -55,17 +56,28 @@ def train_stage(
 
     def make(run: Run, folder: Path) -> None:
         log_graph(run, graph)
-        embedding = train_med(
-            graph,
-            config,
-            seed=seed,
-            run=run,
-            checkpoint_dir=checkpoints,
-            resume=resume,
-            progress=progress,
-            stop=stop,
-        )
+        with naming_signal(stop):
+            embedding = train_med(
+                graph,
+                config,
+                seed=seed,
+                run=run,
+                checkpoint_dir=checkpoints,
+                resume=resume,
+                progress=progress,
+                stop=None if stop is None else lambda: bool(stop()),
+            )
         embedding.save(folder, config=settings, parents=dict(stage.parents), force=True)
         shutil.rmtree(checkpoints, ignore_errors=True)
 
     return carry_out(bench, stage, make, Embedding.load)
+
+
+@contextmanager
+def naming_signal(stop: Callable[[], int] | None) -> Iterator[None]:
+    """Tell an interruption which signal caused it, for the exit code."""
+    try:
+        yield
+    except Interrupted as error:
+        number = stop() if stop else 0
+        raise Interrupted(str(error), number or error.signal_number) from error
