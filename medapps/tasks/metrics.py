@@ -113,3 +113,26 @@ def bootstrap_interval(
         means[start : start + size] = per_unit[pick].mean(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def bootstrap_f1_macro(
+    truth: np.ndarray,
+    guesses: np.ndarray,
+    classes: int,
+    level: float = 0.95,
+    draws: int = 400,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of the mean macro F1 of several guesses (seeds, users), users redrawn."""
+    rng = np.random.default_rng(seed)
+    pick = rng.integers(0, len(truth), (draws, len(truth)))
+    cell = np.arange(draws)[:, None] * classes * classes + truth[pick] * classes
+    total = np.zeros(draws)
+    for guess in guesses:
+        flat = np.bincount((cell + guess[pick]).reshape(-1), minlength=draws * classes * classes)
+        matrices = flat.reshape(draws, classes, classes)
+        both = matrices.sum(1) + matrices.sum(2)
+        f1 = 2 * np.diagonal(matrices, axis1=1, axis2=2) / np.maximum(both, 1)
+        total += f1.sum(1) / np.maximum((both > 0).sum(1), 1)
+    low, high = np.quantile(total / len(guesses), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -10,53 +10,11 @@ item and never a pair twice.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from medapps.config import Config
-
-
-class NcfConfig(Config):
-    """Sizes and training of the recommender; the sizes are the defaults of the NCF code."""
-
-    mode: Literal["neumf", "gmf", "mlp"] = "neumf"
-    """Both towers, the GMF tower only, or the MLP tower only."""
-    factors: int = Field(8, ge=1)
-    """Length of the GMF vectors."""
-    embed: int = Field(32, ge=1)
-    """Length of the user and the item vector of the MLP tower."""
-    layers: tuple[int, ...] = Field((32, 16, 8), min_length=1)
-    """Widths of the MLP tower."""
-    service_gain: float = Field(1.0, gt=0)
-    """Length of a typical service vector after standardising, whatever its dimension."""
-    adapter: int = Field(0, ge=0)
-    """Width of a linear map in front of the service input; 0 feeds the vector itself."""
-    tune_service: bool = False
-    """Train the service vectors too instead of keeping them fixed."""
-    user_dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of training examples whose user is replaced by the one unknown user."""
-    user_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of the user vectors."""
-    item_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of the item vectors."""
-    service_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay of the service part of the first layer and of the adapter."""
-    negatives: int = Field(4, ge=1)
-    """Fresh negative items per positive and epoch."""
-    batch: int = Field(1024, ge=1)
-    """Positives per step; each brings its negatives along."""
-    learning_rate: float = Field(0.002, gt=0)
-    """Step size of Adam."""
-    epochs: int = Field(30, ge=0)
-    """Most epochs that are trained."""
-    average: float = Field(0.0, ge=0, lt=1)
-    """Weights that are validated and kept are a running mean with this memory per step; 0 is off."""
-    patience: int = Field(4, ge=1)
-    """Validations without a better value before training stops."""
+from medapps.tasks.config import NcfConfig
 
 
 class NeuMF(nn.Module):

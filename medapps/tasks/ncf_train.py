@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from medapps.errors import MedappsError
+from medapps.tasks.config import NcfConfig
 from medapps.tasks.known import KnownPairs, draw_negatives
-from medapps.tasks.ncf import NcfConfig, NeuMF, decay_groups, new_model
+from medapps.tasks.ncf import NeuMF, decay_groups, new_model
 
 
 @dataclass(frozen=True)

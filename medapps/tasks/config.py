@@ -1,0 +1,106 @@
+"""Settings of the two tasks; this file imports no torch, so that a command line can read it fast."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from medapps.config import Config
+
+
+class LabelConfig(Config):
+    """User labelling: a two-layer MLP on frozen, standardised user vectors."""
+
+    column: str | None = None
+    """Label column; the first one when not given."""
+    hidden: int = Field(64, ge=1)
+    """Width of the hidden layer."""
+    dropout: tuple[float, ...] = (0.2, 0.5)
+    """Dropout of the hidden layer; one of these is chosen on validation users."""
+    weight_decay: tuple[float, ...] = (0.01, 0.3, 1.0)
+    """Decoupled weight decay; one of these is chosen on validation users."""
+    learning_rate: float = Field(2e-3, gt=0)
+    """Step size of Adam."""
+    batch: int = Field(256, ge=1)
+    """Users per step."""
+    epochs: int = Field(60, ge=1)
+    """Most epochs that are trained."""
+    patience: int = Field(10, ge=1)
+    """Epochs without a better validation macro-F1 before a model stops."""
+    scaling: Literal["column", "whole"] = "column"
+    """Divide each coordinate by its own deviation on train users, or all by the common one."""
+    class_weights: bool = False
+    """Weigh classes inversely to their frequency."""
+    rare: Literal["error", "drop"] = "error"
+    """What to do with a class of fewer than three users."""
+    split_seed: int = 0
+    """Chooses the 70/10/20 split of users; the same for every method."""
+    controls: bool = True
+    """Also train on random and on shuffled vectors, and fit a linear probe."""
+
+
+class NcfConfig(Config):
+    """Sizes and training of the recommender; the sizes are the defaults of the NCF code."""
+
+    mode: Literal["neumf", "gmf", "mlp"] = "neumf"
+    """Both towers, the GMF tower only, or the MLP tower only."""
+    factors: int = Field(8, ge=1)
+    """Length of the GMF vectors."""
+    embed: int = Field(32, ge=1)
+    """Length of the user and the item vector of the MLP tower."""
+    layers: tuple[int, ...] = Field((32, 16, 8), min_length=1)
+    """Widths of the MLP tower."""
+    service_gain: float = Field(1.0, gt=0)
+    """Length of a typical service vector after standardising, whatever its dimension."""
+    adapter: int = Field(0, ge=0)
+    """Width of a linear map in front of the service input; 0 feeds the vector itself."""
+    tune_service: bool = False
+    """Train the service vectors too instead of keeping them fixed."""
+    user_dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of training examples whose user is replaced by the one unknown user."""
+    user_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of the user vectors."""
+    item_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of the item vectors."""
+    service_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of the service part of the first layer and of the adapter."""
+    negatives: int = Field(4, ge=1)
+    """Fresh negative items per positive and epoch."""
+    batch: int = Field(1024, ge=1)
+    """Positives per step; each brings its negatives along."""
+    learning_rate: float = Field(0.004, gt=0)
+    """Step size of Adam."""
+    average: float = Field(0.999, ge=0, lt=1)
+    """Weights that are validated and kept are a running mean with this memory per step; 0 is off."""
+    epochs: int = Field(30, ge=0)
+    """Most epochs that are trained."""
+    patience: int = Field(4, ge=1)
+    """Validations without a better value before training stops."""
+
+
+class RecommendConfig(Config):
+    """Recommendation: NCF with the crop as service vector, full and sampled ranking."""
+
+    ncf: NcfConfig = Field(default_factory=NcfConfig)
+    """The network and its training."""
+    core: int = Field(0, ge=0)
+    """Remove users and items with fewer training interactions; 0 keeps all."""
+    own_split: bool = True
+    """Use the column `split` of the interactions when they have one."""
+    cold_share: float = Field(0.0, ge=0, lt=1)
+    """Share of users whose training interactions are withheld, to test users without any."""
+    bad_ratings: Literal["error", "drop"] = "error"
+    """What to do with negative or non-finite ratings."""
+    sampled_negatives: int = Field(99, ge=1)
+    """Distinct verified negatives per test item in the sampled protocol."""
+    valid_users: int = Field(2000, ge=1)
+    """Users whose validation item is ranked after each epoch."""
+    valid_protocol: Literal["full", "sampled"] = "full"
+    """Ranking that early stopping looks at."""
+    refit: bool = False
+    """Train again on training and validation items for the epochs that validation chose."""
+    list_length: int = Field(10, ge=1)
+    """Length of the lists from which catalogue coverage is counted."""
+    few: tuple[int, ...] = (5, 10)
+    """Users with at most so many training interactions are reported in rows of their own."""

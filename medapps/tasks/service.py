@@ -1,0 +1,120 @@
+"""Service vectors: what a task reads from a crop, and the controls that stand in for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
+
+
+class Source(Protocol):
+    """Anything that gives named vectors: a Crop, a control, a table of one's own."""
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def method(self) -> str: ...
+
+    def vectors(self, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        """float32 (k, width) and known bool (k,); zeros for unknown names."""
+        ...
+
+
+@dataclass(frozen=True)
+class NamedVectors:
+    """A table of vectors by name."""
+
+    names: IdMap
+    values: np.ndarray  # (n, dim) float32
+    method: str
+
+    @property
+    def dim(self) -> int:
+        return self.values.shape[1]
+
+    def vectors(self, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        ids = self.names.ids(names)
+        known = ids >= 0
+        out = np.zeros((len(ids), self.dim), np.float32)
+        out[known] = self.values[ids[known]]
+        return out, known
+
+
+@dataclass(frozen=True)
+class UserVectors:
+    """Raw vectors of the users of a task, and which of them the source knows."""
+
+    values: np.ndarray  # (users, width) float32, zeros where unknown
+    known: np.ndarray  # (users,) bool
+    dim: int
+    method: str
+
+    @property
+    def missing(self) -> int:
+        """How many users the source does not know."""
+        return int((~self.known).sum())
+
+
+def user_vectors(source: Source, users: IdMap) -> UserVectors:
+    """Vectors of all `users`; refuses a source that knows none of them or holds broken numbers."""
+    names = users.names()
+    values, known = source.vectors(names)
+    if not known.any():
+        raise MedappsError(
+            f"None of the {len(users)} users is in the graph that the vectors come from "
+            f"(the first is {names[0]!r}).",
+            fix="Check that both files name users the same way, e.g. with medapps data check.",
+        )
+    if not np.isfinite(values).all():
+        bad = int(np.flatnonzero(~np.isfinite(values).all(1))[0])
+        raise MedappsError(
+            f"The vector of user {names[bad]!r} holds a number that is not finite.",
+            fix="Train the embedding again with a smaller learning rate.",
+        )
+    return UserVectors(np.asarray(values, np.float32), known, source.dim, source.method)
+
+
+def random_control(real: UserVectors, seed: int) -> UserVectors:
+    """Gaussian vectors of the same size for the same users: input width without information."""
+    draw = np.random.default_rng([seed, 1]).standard_normal(real.values.shape).astype(np.float32)
+    draw[~real.known] = 0
+    return UserVectors(draw, real.known, real.dim, "random")
+
+
+def shuffled_control(real: UserVectors, seed: int) -> UserVectors:
+    """The same vectors handed to the wrong users: information content without meaning."""
+    values = real.values.copy()
+    rows = np.flatnonzero(real.known)
+    values[rows] = values[np.random.default_rng([seed, 2]).permutation(rows)]
+    return UserVectors(values, real.known, real.dim, "shuffled")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Centre and deviation from the training users, so that sources of any scale are alike."""
+
+    mean: np.ndarray  # (width,) float32
+    deviation: np.ndarray  # (width,) float32, never zero
+
+    @staticmethod
+    def fit(values: np.ndarray, whole: bool = False) -> Scaling:
+        mean = values.mean(0, dtype=np.float64)
+        square = ((values - mean) ** 2).mean(0)
+        if whole:
+            square = np.full_like(square, square.mean())
+        deviation = np.sqrt(square)
+        deviation[deviation < 1e-12] = 1.0
+        return Scaling(mean.astype(np.float32), deviation.astype(np.float32))
+
+    def apply(self, values: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Standardised vectors with a last column that is 1 where the user is missing."""
+        out = np.zeros((len(values), values.shape[1] + 1), np.float32)
+        out[known, :-1] = (values[known] - self.mean) / self.deviation
+        out[~known, -1] = 1
+        return out
