@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from medapps.baselines.config import BaselineConfig
+from medapps.baselines.config import BaselineConfig
 from medapps.config import Config
+from medapps.crop.tiers import CropConfig
 from medapps.embed.config import MedConfig
 from medapps.graph.config import GraphConfig
+from medapps.study.config import StudyConfig
+from medapps.tasks.config import LabelConfig, RecommendConfig
 
 
 class Settings(Config):
@@ -16,3 +21,15 @@ class Settings(Config):
     """Reading and completing a graph."""
     train: MedConfig = Field(default_factory=MedConfig)
     """Training a croppable embedding."""
+    baseline: BaselineConfig = Field(default_factory=BaselineConfig)
+    """The other ways to a small model."""
+    crop: CropConfig = Field(default_factory=CropConfig)
+    """Sizes of devices and how a crop is written."""
+    label: LabelConfig = Field(default_factory=LabelConfig)
+    """Labelling users."""
+    recommend: RecommendConfig = Field(default_factory=RecommendConfig)
+    """Recommending products."""
+    baseline: BaselineConfig = Field(default_factory=BaselineConfig)
+    """Making the baselines."""
+    study: StudyConfig = Field(default_factory=StudyConfig)
+    """What `medapps run` does."""

@@ -62,7 +62,7 @@ def choose_assistant(order: Order) -> tuple[int, float]:
         config = alone(
             order.train, dim, epochs=short.epochs, every=short.epochs, valid_triples=short.triples
         )
-        figures = train_med(order.graph, config, seed=order.seed, stop=order.watch.stop).metrics
+        figures = train_med(order.graph, config, seed=order.seed, stop=order.watch.asked).metrics
         mrr[dim] = figures["best_valid_mrr"]
         seconds += figures["train_seconds"]
     return assistant_dim(mrr, order.dim, teacher), seconds

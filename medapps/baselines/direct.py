@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from medapps.baselines.config import SearchConfig
@@ -12,6 +14,7 @@ from medapps.embed.config import MedConfig
 from medapps.embed.train import train_med
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
+from medapps.store import write_text
 from medapps.tracking import NO_RUN
 
 ALONE: dict[str, Any] = {
@@ -54,7 +57,12 @@ class Choice:
 
 
 def choose(
-    graph: Graph, train: MedConfig, dim: int, search: SearchConfig, seed: int, stop: Any = None
+    graph: Graph,
+    train: MedConfig,
+    dim: int,
+    search: SearchConfig,
+    seed: int,
+    stop: Callable[[], bool] | None = None,
 ) -> Choice:
     """The best margin at the default rate, then the best rate at that margin, by validation MRR."""
     start = alone(train, dim)
@@ -88,8 +96,8 @@ def choose(
 
 def direct(order: Order) -> Crop:
     """DT: the size trained alone, with its own margin and rate."""
-    watch, search = order.watch, order.config.search
-    choice = choose(order.graph, order.train, order.dim, search, order.seed, watch.stop)
+    watch = order.watch
+    choice = _choice(order)
     config = alone(order.train, order.dim, margin=choice.margin, lr=choice.lr)
     embedding = train_med(
         order.graph,
@@ -97,7 +105,9 @@ def direct(order: Order) -> Crop:
         seed=order.seed,
         run=watch.run,
         progress=watch.progress,
-        stop=watch.stop,
+        stop=watch.asked,
+        checkpoint_dir=watch.folder and watch.folder / f"dt-{order.dim}",
+        resume=True,
     )
     about = {
         "margin": choice.margin,
@@ -109,3 +119,17 @@ def direct(order: Order) -> Crop:
     seconds = float(embedding.metrics["train_seconds"])
     crop = embedding.crop(order.dim)
     return crop_of(order, crop.entities, crop.relations, crop.spec, seconds, None, about)
+
+
+def _choice(order: Order) -> Choice:
+    """Margin and rate; a training that goes on after a stop keeps those that it began with."""
+    file = order.watch.folder and order.watch.folder / f"dt-{order.dim}-choice.json"
+    if file and file.exists():
+        kept = json.loads(file.read_text())
+        return Choice(**kept | {"trials": tuple(kept["trials"])})
+    search, asked = order.config.search, order.watch.asked
+    choice = choose(order.graph, order.train, order.dim, search, order.seed, asked)
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(asdict(choice)))
+    return choice

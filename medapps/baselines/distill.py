@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -13,9 +14,10 @@ import torch
 from medapps.baselines.losses import Loss, Seen
 from medapps.baselines.player import Player, fresh, known, masked_of
 from medapps.crop.crop import Crop
+from medapps.embed.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
 from medapps.embed.config import MedConfig
 from medapps.embed.memory import check_memory, keep_pages, needed_bytes
-from medapps.embed.negatives import Sampler, sampler_of
+from medapps.embed.negatives import sampler_of
 from medapps.embed.train import Progress, split_validation
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph, KnownTriples
@@ -35,6 +37,8 @@ class Phase:
     """Learning rate at its start, as a part of the config's."""
     both: bool = False
     """The teacher learns too, on a copy."""
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What the loss itself learns, by name."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class Watch:
     run: Run
     progress: Callable[[Progress], None] | None = None
     stop: Callable[[], int] | None = None
+    folder: Path | None = None
+    """Where a state to go on from is kept."""
+
+    def asked(self) -> bool:
+        """Has someone asked to stop?"""
+        return self.stop is not None and bool(self.stop())
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,9 @@ def distill(
     """Train a student of config.dims[-1], from random start values, under a teacher.
 
     Batches, negatives, optimiser and decay are those of a direct training with the same config and
-    seed; each phase decays to zero.
+    seed; each phase decays to zero. With watch.folder the state is kept there now and then, and a
+    training that was cut off goes on from it.
     """
-    began = perf_counter()
     if teacher.entity_ids != graph.entities or teacher.relations is None:
         raise MedappsError(
             "The teacher does not cover the entities and relations of this graph.",
@@ -82,87 +92,98 @@ def distill(
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     try:
         with torch.no_grad():
-            train, _ = split_validation(graph, config, seed)
-            _check_memory(graph, teacher, config, len(train), any(p.both for p in phases))
-            index = KnownTriples.of(train, len(graph.entities)) if config.filter_known else None
-            sampler = sampler_of(train, len(graph.entities), config, seed, index)
-            student = fresh(config, len(graph.entities), len(graph.relations), seed)
-            shown = known(teacher, config, learns=any(phase.both for phase in phases))
-            loop = _Loop(sampler, student, shown, config, watch, sum(p.epochs for p in phases))
+            loop = _Loop(graph, teacher, config, phases, seed, watch)
             for phase in phases:
                 loop.run(phase)
     finally:
         torch.set_num_threads(threads)
-    tables = student.tables
+    tables = loop.student.tables
     return Learned(
-        tables.entities.numpy(),
-        tables.relations.numpy(),
-        student,
-        perf_counter() - began,
-        loop.loss,
+        tables.entities.numpy(), tables.relations.numpy(), loop.student, loop.seconds, loop.loss
     )
 
 
-def _check_memory(graph: Graph, teacher: Crop, config: MedConfig, triples: int, both: bool) -> None:
-    needed = needed_bytes(
-        len(graph.entities), len(graph.relations), config.dims[-1], triples, config,
-        best_in_memory=False,
-    )  # fmt: skip
-    check_memory(needed | {"teacher": teacher.nbytes if both else 0}, config)
-
-
 class _Loop:
-    """Counts epochs and steps through the phases."""
+    """Goes through the phases step by step."""
 
     def __init__(
         self,
-        sampler: Sampler,
-        student: Player,
-        teacher: Player,
+        graph: Graph,
+        teacher: Crop,
         config: MedConfig,
+        phases: Sequence[Phase],
+        seed: int,
         watch: Watch,
-        epochs: int,
     ) -> None:
-        self.sampler, self.student, self.teacher = sampler, student, teacher
-        self.config, self.watch, self.epochs = config, watch, epochs
-        self.epoch = self.count = 0
-        self.loss = float("nan")
-        self.began = self.shown = perf_counter()
+        self.config, self.phases, self.watch = config, phases, watch
+        self.epochs = sum(phase.epochs for phase in phases)
+        self.both = any(phase.both for phase in phases)
+        entities, relations = len(graph.entities), len(graph.relations)
+        train, _ = split_validation(graph, config, seed)
+        needed = needed_bytes(
+            entities, relations, config.dims[-1], len(train), config, best_in_memory=False
+        )
+        check_memory(needed | {"teacher": teacher.nbytes if self.both else 0}, config)
+        index = KnownTriples.of(train, entities) if config.filter_known else None
+        self.sampler = sampler_of(train, entities, config, seed, index)
+        self.student = fresh(config, entities, relations, seed)
+        self.teacher = known(teacher, config, learns=self.both)
+        self.at = Counters()
+        self.identity = {
+            "graph": graph.digest,
+            "seed": seed,
+            "config": config.plain() | {"phases": [(p.epochs, p.rate, p.both) for p in phases]},
+        }
+        if watch.folder is not None and has_checkpoint(watch.folder):
+            self.at = load_checkpoint(watch.folder, self._state(), self.identity)
+        self.began = self.shown = self.saved = perf_counter()
+        self.before = self.at.seconds
+        self.first = self.at.count
+
+    @property
+    def seconds(self) -> float:
+        """Time spent so far, over all parts of a training that was cut off."""
+        return self.before + perf_counter() - self.began
+
+    @property
+    def loss(self) -> float:
+        return self.at.loss_sum / max(1, self.at.loss_count)
 
     def run(self, phase: Phase) -> None:
-        """All steps of one phase."""
-        steps = self.sampler.steps
-        for epoch in range(phase.epochs):
-            values = []
-            for step in range(steps):
-                done = (epoch * steps + step) / (phase.epochs * steps)
-                still = phase.both and epoch == 0 and phase.epochs > 1
-                value = self._update(phase, step, done, still)
-                if self.count % LOOK == 0:
-                    values.append(self._checked(float(value)))
-                    self.loss = float(np.mean(values))
-                self.count += 1
-                self._tell(step, steps)
-            if phase.both and epoch == 0 and phase.epochs > 1:
+        """What is left of one phase."""
+        at, steps = self.at, self.sampler.steps
+        start = sum(earlier.epochs for earlier in self.phases[: self.phases.index(phase)])
+        while start <= at.epoch < start + phase.epochs:
+            still = phase.both and at.epoch == start and phase.epochs > 1
+            while at.step < steps:
+                if at.step == 0:
+                    at.loss_sum, at.loss_count = 0.0, 0
+                done = ((at.epoch - start) * steps + at.step) / (phase.epochs * steps)
+                value = self._update(phase, done, still)
+                if at.step % LOOK == 0:
+                    at.loss_sum += self._checked(float(value))
+                    at.loss_count += 1
+                at.step, at.count = at.step + 1, at.count + 1
+                self._tell()
+            if still:
                 self._settle()
-            self.epoch += 1
-            self.watch.run.metric("loss", self.loss, self.epoch)
+            at.epoch, at.step = at.epoch + 1, 0
+            self.watch.run.metric("loss", self.loss, at.epoch)
 
-    def _update(self, phase: Phase, step: int, done: float, still: bool) -> torch.Tensor:
+    def _update(self, phase: Phase, done: float, still: bool) -> torch.Tensor:
         """One step of the student and, unless it stands still, of a teacher that learns."""
-        config = self.config
-        batch = self.sampler.batch(self.epoch, step)
+        config, at = self.config, self.at
+        batch = self.sampler.batch(at.epoch, at.step)
         masked = masked_of(batch)
         view, shown = self.student.look(batch, masked), self.teacher.look(batch, masked)
         weight = None if batch.weight is None else torch.from_numpy(batch.weight)
         seen = Seen(self.student, view, self.teacher, shown, masked, weight, done)
         value, pull, other = phase.loss(seen)
         lr = config.lr * phase.rate * (1 - done if config.decay else 1.0)
-        self.student.learn(view, pull.positive, pull.negative, lr, self.count, pull.ends)
+        self.student.learn(view, pull.positive, pull.negative, lr, at.count, pull.ends)
         if other is not None:
-            assert phase.both
             rate = 0.0 if still else lr
-            self.teacher.learn(shown, other.positive, other.negative, rate, self.count, other.ends)
+            self.teacher.learn(shown, other.positive, other.negative, rate, at.count, other.ends)
         return value
 
     def _settle(self) -> None:
@@ -171,10 +192,8 @@ class _Loop:
         A trained model comes without its optimiser's state; with an empty one its first steps would
         be as long as those of an untrained model.
         """
-        for optimiser in (
-            self.teacher.tables.entity_optimiser,
-            self.teacher.tables.relation_optimiser,
-        ):
+        tables = self.teacher.tables
+        for optimiser in (tables.entity_optimiser, tables.relation_optimiser):
             if "square" in optimiser.state:
                 optimiser.state["square"].mul_(self.config.epochs)
 
@@ -182,26 +201,43 @@ class _Loop:
         if np.isfinite(loss):
             return loss
         raise MedappsError(
-            f"The student's loss is {loss} in epoch {self.epoch + 1}.",
+            f"The student's loss is {loss} in epoch {self.at.epoch + 1}.",
             fix=f"Lower the learning rate: --set train.lr={self.config.lr / 3:.2g}.",
         )
 
-    def _tell(self, step: int, steps: int) -> None:
-        if self.watch.stop is not None and (number := self.watch.stop()):
-            raise Interrupted(f"Stopped in epoch {self.epoch + 1}.", int(number))
-        now = perf_counter()
-        if self.watch.progress is None or now - self.shown < 0.1:
+    def _tell(self) -> None:
+        """Look for a signal to stop, keep the state, and show progress."""
+        watch, at, now = self.watch, self.at, perf_counter()
+        if watch.stop is not None and (number := watch.stop()):
+            self._save()
+            raise Interrupted(f"Stopped in epoch {at.epoch + 1}, step {at.step}.", int(number))
+        if now - self.saved > self.config.checkpoint_seconds:
+            self._save()
+        if watch.progress is None or now - self.shown < 0.1:
             return
         self.shown = now
-        speed = self.count / (now - self.began)
-        self.watch.progress(
+        speed = (at.count - self.first) / (now - self.began)
+        watch.progress(
             Progress(
-                epoch=self.epoch + 1,
+                epoch=at.epoch + 1,
                 epochs=self.epochs,
-                step=step + 1,
-                steps=steps,
+                step=at.step,
+                steps=self.sampler.steps,
                 loss=self.loss,
                 triples_per_second=speed * self.config.batch,
-                seconds_left=(self.epochs * steps - self.count) / speed,
+                seconds_left=(self.epochs * self.sampler.steps - at.count) / speed,
             )
         )
+
+    def _save(self) -> None:
+        if self.watch.folder is None:
+            return
+        self.at.seconds = self.seconds
+        save_checkpoint(self.watch.folder, self._state(), self.at, self.identity)
+        self.saved = perf_counter()
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        state = self.student.state("student") | (self.teacher.state("teacher") if self.both else {})
+        for phase in self.phases:
+            state |= phase.state
+        return state

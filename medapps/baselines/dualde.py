@@ -30,27 +30,35 @@ LENGTH = 1e-6
 """Least length that is divided by."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Labels:
     """Slopes and offsets of the soft labels p+, p-, q+, q-; learned by plain descent if `rate`."""
 
-    slope: list[float] = field(default_factory=lambda: [1.0] * 4)
-    offset: list[float] = field(default_factory=lambda: [0.0] * 4)
+    values: Tensor = field(
+        default_factory=lambda: torch.tensor([[1.0, 0.0]] * 4, dtype=torch.float64)
+    )
+    """(4, 2): alpha and beta of each label."""
     rate: float = 0.0
+
+    def slope(self, which: int) -> float:
+        return float(self.values[which, 0])
 
     def of(self, which: int, score: Tensor) -> Tensor:
         """w(x) of label `which`."""
-        return torch.sigmoid(self.slope[which] * (score + self.offset[which]))
+        slope, offset = self.values[which].tolist()
+        return torch.sigmoid(slope * (score + offset))
 
     def learn(self, which: int, score: Tensor, w: Tensor, dw: Tensor) -> None:
         """Descend on slope and offset; `dw` is the gradient of the loss by w."""
-        if not self.rate:
-            return
+        if self.rate:
+            self.values[which] -= self.rate * self.slopes(which, score, w, dw)
+
+    def slopes(self, which: int, score: Tensor, w: Tensor, dw: Tensor) -> Tensor:
+        """(2,): gradients of the loss by slope and offset."""
+        slope, offset = self.values[which].tolist()
         inner = dw * w * (1 - w)
-        dslope = float((inner * (score + self.offset[which])).sum())
-        doffset = float(inner.sum()) * self.slope[which]
-        self.slope[which] -= self.rate * dslope
-        self.offset[which] -= self.rate * doffset
+        dslope, doffset = (inner * (score + offset)).sum(), inner.sum() * slope
+        return torch.stack([dslope, doffset]).double()
 
 
 def dual_loss(temperature: float, structure: float, labels: Labels, *, both: bool) -> Loss:
@@ -84,12 +92,12 @@ def dual_loss(temperature: float, structure: float, labels: Labels, *, both: boo
         dfs = near * slope * ss * (1 - ss) - (1 - p) * (1 - ss)
         dfsk = neark[:, None] * slopek * ssk * (1 - ssk) + (1 - pk)[:, None] * a * ssk
         if both:
-            dfs += (d - ht) * labels.slope[2] * v * (1 - v)
-            dfsk -= (dk - htk)[:, None] * a * labels.slope[3] * vk * (1 - vk)
+            dfs += (d - ht) * labels.slope(2) * v * (1 - v)
+            dfsk -= (dk - htk)[:, None] * a * labels.slope(3) * vk * (1 - vk)
             dft = -near * slope * st * (1 - st) - (1 - q) * (1 - st)
-            dft += (d - hs) * labels.slope[0] * w * (1 - w)
+            dft += (d - hs) * labels.slope(0) * w * (1 - w)
             dftk = -neark[:, None] * slopek * stk * (1 - stk) + (1 - qk)[:, None] * b * stk
-            dftk -= (dk - hsk)[:, None] * a * labels.slope[1] * wk * (1 - wk)
+            dftk -= (dk - hsk)[:, None] * a * labels.slope(1) * wk * (1 - wk)
             labels.learn(2, fs, v, each * (d - ht))
             labels.learn(3, fsk, vk, -(each * (dk - htk))[:, None] * a)
         labels.learn(0, ft, w, each * (d - hs))

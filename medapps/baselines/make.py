@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -105,20 +106,21 @@ def make_baseline(
     earlier: Callable[[str, int], Crop] | None = None,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], int] | None = None,
+    checkpoint_dir: Path | None = None,
 ) -> Crop:
     """The crop of size `dim` that a baseline makes of a graph; equal seeds give equal crops.
 
     `train` says what the baselines share with MED. Without a `teacher` (a crop of dt) one of
-    teacher_dim is trained first; `earlier(name, dim)` may give smaller steps from a cache.
+    teacher_dim is trained first; `earlier(name, dim)` may give the steps before from a cache. With
+    `checkpoint_dir` a training that was cut off goes on from the state that it left there.
     """
     config, train = config or BaselineConfig(), train or MedConfig()
     check_order(name, dim, teacher.dim if teacher else teacher_dim(config, train))
-    order = Order(
-        name, graph, dim, config, train, seed, Watch(run, progress, stop), teacher, earlier
-    )
+    watch = Watch(run, progress, stop, checkpoint_dir)
+    order = Order(name, graph, dim, config, train, seed, watch, teacher, earlier)
     if name != "dt" and teacher is None:
         size = teacher_dim(config, train)
-        teacher = direct(replace(order, name="dt", dim=size, watch=Watch(NO_RUN, progress, stop)))
+        teacher = direct(replace(order, name="dt", dim=size, watch=replace(watch, run=NO_RUN)))
         order = replace(order, source=teacher)
     return MAKERS[name](order)
 

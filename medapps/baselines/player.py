@@ -151,6 +151,17 @@ class Player:
             self.tables.relations, related.ids, summed(drelated, related), lr, count
         )
 
+    def state(self, name: str) -> dict[str, Tensor]:
+        """All tensors of the model and its optimisers, for a checkpoint."""
+        tables = self.tables
+        out = {f"{name}_entities": tables.entities, f"{name}_relations": tables.relations}
+        for kind, optimiser in (
+            ("entity", tables.entity_optimiser),
+            ("relation", tables.relation_optimiser),
+        ):
+            out |= {f"{name}_{kind}_{key}": value for key, value in optimiser.state.items()}
+        return out
+
     def _pieces(self, view: View):  # type: ignore[no-untyped-def]
         """(chunk, first, last): where in `ids` the negatives of each chunk stand."""
         first = 2 * len(view.query)

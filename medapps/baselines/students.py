@@ -53,29 +53,40 @@ def dualde(order: Order) -> Crop:
     labels = Labels(rate=dual.soft_rate if dual.soft_labels == "learned" else 0.0)
     first = max(1, round(dual.first * config.epochs))
     args = config.temperature, dual.structure, labels
-    phases = [Phase(first, dual_loss(*args, both=False))]
+    kept = {"labels": labels.values}
+    phases = [Phase(first, dual_loss(*args, both=False), state=kept)]
     if first < config.epochs:
         second = dual_loss(*args, both=True)
-        phases.append(Phase(config.epochs - first, second, rate=dual.rate, both=True))
+        phases.append(Phase(config.epochs - first, second, dual.rate, both=True, state=kept))
     learned = _distill(order, order.teacher, config, *phases)
     names = ("student_positive", "student_negative", "teacher_positive", "teacher_negative")
-    soft = {name: [labels.slope[i], labels.offset[i]] for i, name in enumerate(names)}
+    soft = dict(zip(names, labels.values.tolist(), strict=True))
     return _crop(order, learned, order.teacher, {"soft_labels": soft})
 
 
 def iterde(order: Order) -> Crop:
     """The last hop of a chain of halvings; the earlier ones are iterde of twice the size."""
     teacher = order.teacher
-    if upper := doublings(order.dim, teacher.dim):
-        step = replace(order, dim=upper[0])
-        teacher = iterde(step) if order.earlier is None else order.earlier("iterde", upper[0])
+    upper = before("iterde", order.dim, teacher.dim)
+    if upper is not None:
+        step = replace(order, dim=upper)
+        teacher = iterde(step) if order.earlier is None else order.earlier("iterde", upper)
     config, ramp = settings_of(order, teacher), order.config.iterde
     loss = huber_ramp_loss(config, ramp.weight, ramp.power)
     return _crop(order, _distill(order, teacher, config, Phase(config.epochs, loss)), teacher)
 
 
+def before(name: str, dim: int, teacher: int) -> int | None:
+    """The size of the same method that a baseline builds on, if there is one."""
+    above = doublings(dim, teacher) if name == "iterde" else []
+    return above[0] if above else None
+
+
 def _distill(order: Order, teacher: Crop, config: MedConfig, *phases: Phase) -> Learned:
-    return distill(order.graph, teacher, config, phases, seed=order.seed, watch=order.watch)
+    watch = order.watch
+    if watch.folder is not None:  # the hops of a chain keep their states apart
+        watch = replace(watch, folder=watch.folder / f"{order.name}-{order.dim}")
+    return distill(order.graph, teacher, config, phases, seed=order.seed, watch=watch)
 
 
 def _crop(

@@ -1,10 +1,12 @@
-"""The stage that makes a baseline's crop; teachers and earlier hops are stages of their own."""
+"""The stage that makes a baseline; its teacher and the steps before it are stages of their own."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medapps.crop.crop import Crop, load_crop
 from medapps.graph.graph import Graph
@@ -29,7 +31,7 @@ SECTIONS = {
     "dualde": ("dualde",),
     "iterde": ("iterde",),
 }
-"""The parts of BaselineConfig that each method depends on; the others do not make it anew."""
+"""The sections of the config that a baseline depends on; others do not make it anew."""
 
 
 def baseline_stage(
@@ -44,33 +46,45 @@ def baseline_stage(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], int] | None = None,
 ) -> tuple[Crop, Path]:
-    """The crop of size `dim` that a baseline makes; its teacher is made first and shared."""
+    """A baseline of a graph as a crop; the teacher is trained once and shared."""
     from medapps.baselines.direct import alone
     from medapps.baselines.make import check_order, make_baseline, teacher_dim
+    from medapps.baselines.students import before
 
     size = teacher_dim(config, train)
     check_order(name, dim, size)
+    once = replace(bench, force=False)  # --force makes the baseline anew, not its teacher
 
-    def earlier(method: str, other: int) -> Crop:
-        return baseline_stage(
-            bench, graph, method, other, config, train, seed=seed, progress=progress, stop=stop
-        )[0]
+    def other(which: str, width: int) -> Crop:
+        crop, _ = baseline_stage(
+            once, graph, which, width, config, train, seed=seed, progress=progress, stop=stop
+        )
+        return crop
 
-    teacher = None if name == "dt" else earlier("dt", size)
-    own = config.plain()
-    settings = alone(train, dim).plain() | {part: own[part] for part in SECTIONS[name]}
-    parents = {"graph": graph.digest}
-    if teacher is not None and teacher.manifest is not None:
-        parents["teacher"] = teacher.manifest.digest
+    parents, teacher = {"graph": graph.digest}, None
+    if name != "dt":
+        teacher = other("dt", size)
+        parents["teacher"] = _digest(teacher)
+    upper = before(name, dim, size)
+    if upper is not None:
+        parents["before"] = _digest(other(name, upper))
+    plain = config.plain()
+    settings: dict[str, Any] = {"method": name, "dim": dim, "seed": seed}
+    settings |= {section: plain[section] for section in SECTIONS[name]}
+    if name not in ("ext", "ext-v", "pca"):
+        settings["train"] = alone(train, dim).plain()
     stage = Stage(
         "baseline",
         "crop",
-        settings | {"method": name, "dim": dim, "seed": seed},
+        settings,
         parents,
         graph.name,
         f"{name}/{dim}/train/{seed}",
-        {"method": name, "task": "train", "dim": dim, "data": graph.name, "seed": seed},
+        {"method": name, "dim": dim, "task": "train", "data": graph.name, "seed": seed},
     )
+    checkpoints = bench.workspace.root / "checkpoints" / stage.key
+    if bench.force:
+        shutil.rmtree(checkpoints, ignore_errors=True)
 
     def make(run: Run, folder: Path) -> None:
         log_graph(run, graph)
@@ -84,10 +98,17 @@ def baseline_stage(
                 seed=seed,
                 run=run,
                 teacher=teacher,
-                earlier=earlier,
+                earlier=other,
                 progress=progress,
                 stop=stop,
+                checkpoint_dir=checkpoints,
             )
-        crop.save(folder, config=dict(stage.config), parents=parents, force=True)
+        crop.save(folder, config=settings, parents=dict(parents), force=True)
+        shutil.rmtree(checkpoints, ignore_errors=True)
 
     return carry_out(bench, stage, make, load_crop)
+
+
+def _digest(crop: Crop) -> str:
+    assert crop.manifest is not None
+    return crop.manifest.digest

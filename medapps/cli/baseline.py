@@ -1,0 +1,66 @@
+"""`medapps baseline`: another way to a small model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medapps.cli.common import Job, Result, command
+
+
+@command("baseline", example="medapps baseline pca --dim 10 --kg skg.parquet")
+def baseline(
+    job: Job,
+    name: Annotated[
+        str, typer.Argument(help="dt, ext, ext-l, ext-v, pca, bkd, ta, dualde or iterde.")
+    ],
+    dim: Annotated[int, typer.Option("--dim", help="Size of the model.")],
+    kg: Annotated[
+        Path | None,
+        typer.Option("--kg", help="Triples: a file or a dataset folder; else the newest graph."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the triples.")] = None,
+    teacher_dim: Annotated[
+        int | None, typer.Option(help="Size of the teacher; else the largest of train.dims.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Search for margin and rate of dt: auto, on or off.")
+    ] = None,
+) -> Result:
+    """Make a small model without MED: trained alone, extracted, projected or distilled."""
+    settings = job.settings(
+        {
+            "train.epochs": epochs,
+            "baseline.teacher_dim": teacher_dim,
+            "baseline.search.when": search,
+        }
+    )
+    from medapps.cli.progress import training_bar
+    from medapps.cli.tables import facts
+    from medapps.stages import baseline_stage, graph_stage
+    from medapps.stages.newest import newest_graph
+
+    graph = graph_stage(job.bench, kg, settings.graph)[0] if kg else newest_graph(job.workspace)
+    job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
+    with job.stopping() as stop, training_bar(job) as bar:
+        crop, folder = baseline_stage(
+            job.bench,
+            graph,
+            name,
+            dim,
+            settings.baseline,
+            settings.train,
+            seed=job.seed,
+            progress=bar,
+            stop=stop,
+        )
+    kept = ("train_seconds", "own_seconds", "teacher_seconds", "search_seconds", "valid_mrr")
+    values = {
+        "artifact": folder,
+        "method": crop.method,
+        "dim": crop.dim,
+        **{key: crop.about[key] for key in kept if key in crop.about},
+    }
+    return Result(values, [facts(values), f"Next: medapps label, recommend --method {name}."])
