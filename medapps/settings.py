@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import Field
 
 from medapps.baselines.config import BaselineConfig
-from medapps.baselines.config import BaselineConfig
 from medapps.config import Config
 from medapps.crop.tiers import CropConfig
 from medapps.embed.config import MedConfig
@@ -21,8 +20,6 @@ class Settings(Config):
     """Reading and completing a graph."""
     train: MedConfig = Field(default_factory=MedConfig)
     """Training a croppable embedding."""
-    baseline: BaselineConfig = Field(default_factory=BaselineConfig)
-    """The other ways to a small model."""
     crop: CropConfig = Field(default_factory=CropConfig)
     """Sizes of devices and how a crop is written."""
     label: LabelConfig = Field(default_factory=LabelConfig)
