@@ -119,9 +119,9 @@ def _writable(workspace: Path) -> Finding:
 
 
 def _allocator() -> Finding:
-    from medapps.embed.memory import keep_large_blocks
+    from medapps.embed.memory import keep_pages
 
-    if keep_large_blocks():
+    if keep_pages():
         return Finding("allocator", "keeps large blocks between steps")
     return Finding(
         "allocator", "default", "Not glibc: training pays page faults at each step (about a third)."
