@@ -7,6 +7,7 @@ metric is a mean over units, Wilcoxon's signed-rank test, after Holm's correctio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -72,11 +73,15 @@ class Comparison:
         return pl.DataFrame([asdict(row) for row in self.rows], schema=schema)
 
     def plain(self) -> list[dict[str, Any]]:
-        """JSON-able rows."""
-        return [asdict(row) for row in self.rows]
+        """JSON-able rows; what is no number is null."""
+        return [{k: _finite(v) for k, v in asdict(row).items()} for row in self.rows]
 
     def places(self) -> list[Place]:
         return sorted({row.place for row in self.rows})
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _TYPES: dict[str, Any] = {

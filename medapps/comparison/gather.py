@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from medapps.errors import MedappsError
 from medapps.report import Report
-from medapps.store import MANIFEST, Workspace
+from medapps.store import MANIFEST, Workspace, read_manifest
 
 
 @dataclass(frozen=True, order=True)
@@ -74,8 +74,51 @@ def _setting(report: Report) -> tuple[object, str]:
     return report.details.get("recipe"), report.unit_digest
 
 
-def saved_reports(workspace: Workspace, folders: Sequence[Path] = ()) -> list[Report]:
-    """The reports in `folders`, or all of the workspace, oldest first."""
+@dataclass(frozen=True)
+class Found:
+    """A saved report."""
+
+    report: Report
+    folder: Path
+    digest: str
+    created: str
+
+    @classmethod
+    def load(cls, folder: Path) -> Found:
+        manifest = read_manifest(folder, kind="report")
+        return cls(Report.load(folder), folder, manifest.digest, manifest.created)
+
+
+def saved_reports(
+    workspace: Workspace,
+    folders: Sequence[Path] = (),
+    *,
+    study: str | None = None,
+    data: str | None = None,
+    task: str | None = None,
+) -> list[Found]:
+    """The reports in `folders`, of a study, or of the whole workspace, oldest first."""
+    if study is not None:
+        folders = [workspace.folder("report", key) for key in _study_reports(workspace, study)]
     paths = list(folders) or [p.parent for p in (workspace.root / "reports").glob(f"*/{MANIFEST}")]
-    created = {path: json.loads((path / MANIFEST).read_text())["created"] for path in paths}
-    return [Report.load(path) for path in sorted(paths, key=lambda path: created[path])]
+    found = sorted((Found.load(path) for path in paths), key=lambda one: one.created)
+    chosen = [
+        one for one in found if data in (None, one.report.data) and task in (None, one.report.task)
+    ]
+    if found and not chosen:
+        have = sorted({f"{one.report.data}/{one.report.task}" for one in found})
+        raise MedappsError(
+            f"No report fits; there are reports of {', '.join(have)}.",
+            fix="Change --data or --task.",
+        )
+    return chosen
+
+
+def _study_reports(workspace: Workspace, study: str) -> list[str]:
+    folder = workspace.newest("comparison", study=study)
+    if folder is None:
+        raise MedappsError(
+            f"The workspace {workspace.root} has no finished study {study!r}.",
+            fix="Run it first: medapps run FILE.",
+        )
+    return list(read_manifest(folder, kind="comparison").about["reports"])

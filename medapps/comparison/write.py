@@ -1,34 +1,54 @@
-"""A comparison as files: csv, json, Markdown and plots."""
+"""A comparison as files: csv, json, Markdown and plots, also as a saved noun."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from medapps.comparison.compare import Comparison
+from medapps.comparison.compare import Comparison, Row
 from medapps.comparison.grid import markdown
 from medapps.comparison.plots import figures
-from medapps.store import disk_errors
-from medapps.tracking import NO_RUN, Run
+from medapps.store import MANIFEST, disk_errors, read_manifest, writing
+
+KIND = "comparison"
 
 
-def write_comparison(comparison: Comparison, folder: Path, run: Run = NO_RUN) -> list[Path]:
-    """Write everything into `folder`, and into the run as artefacts; returns the files."""
-    folder = Path(folder)
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        table = folder / "comparison.md"
-        table.write_text(markdown(comparison))
-        rows = folder / "comparison.csv"
-        comparison.frame().write_csv(rows)
-        plain = folder / "comparison.json"
-        plain.write_text(
-            json.dumps({"reference": comparison.reference, "rows": comparison.plain()}, indent=1)
-        )
-        files = [table, rows, plain]
-        for name, figure in figures(comparison):
-            figure.savefig(folder / name, dpi=130)
-            files.append(folder / name)
-    for file in files:
-        run.artifact(file, "comparison")
-    return files
+def write_files(comparison: Comparison, folder: Path) -> None:
+    """The table as comparison.md, .csv and .json, and every figure as PNG."""
+    (folder / "comparison.md").write_text(markdown(comparison))
+    comparison.frame().write_csv(folder / "comparison.csv")
+    values = {"reference": comparison.reference, "rows": comparison.plain()}
+    (folder / "comparison.json").write_text(json.dumps(values, indent=1))
+    for name, figure in figures(comparison):
+        figure.savefig(folder / name, dpi=130)
+
+
+def save_comparison(
+    comparison: Comparison,
+    folder: Path,
+    *,
+    about: Mapping[str, Any],
+    parents: Mapping[str, str],
+) -> None:
+    """Save a comparison with the reports that it is made of."""
+    with writing(folder, kind=KIND, parents=parents, force=True) as draft:
+        write_files(comparison, draft.folder)
+        draft.about = dict(about)
+
+
+def load_comparison(folder: Path) -> Comparison:
+    """Read a saved comparison back."""
+    read_manifest(folder, kind=KIND)
+    values = json.loads((Path(folder) / "comparison.json").read_text())
+    return Comparison(tuple(Row(**row) for row in values["rows"]), values["reference"])
+
+
+def copy_files(folder: Path, out: Path) -> list[Path]:
+    """Copy the files of a saved comparison to where they are wanted."""
+    files = sorted(path for path in Path(folder).iterdir() if path.name != MANIFEST)
+    with disk_errors(out):
+        Path(out).mkdir(parents=True, exist_ok=True)
+        return [Path(shutil.copy(path, out)) for path in files]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from medapps.stages.baseline import baseline_stage
 from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.stages.compare import compare_stage
 from medapps.stages.graph import graph_stage, log_graph
 from medapps.stages.rank import rank_stage
 from medapps.stages.train import train_stage
@@ -13,6 +14,7 @@ __all__ = [
     "Stage",
     "baseline_stage",
     "carry_out",
+    "compare_stage",
     "graph_stage",
     "log_graph",
     "rank_stage",

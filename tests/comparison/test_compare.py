@@ -11,7 +11,7 @@ import pytest
 from medapps.comparison import compare
 from medapps.comparison.gather import gather, saved_reports
 from medapps.comparison.grid import grids, markdown
-from medapps.comparison.write import write_comparison
+from medapps.comparison.write import copy_files, load_comparison, save_comparison
 from medapps.errors import MedappsError
 from medapps.store import Workspace
 from tests.comparison.reports import label_report, unit_report
@@ -150,7 +150,9 @@ def test_markdown_shows_every_method_and_marks_the_best(table):
 
 
 def test_files_hold_the_table_and_three_plots(table, tmp_path):
-    files = {path.name: path for path in write_comparison(table, tmp_path / "out")}
+    save_comparison(table, tmp_path / "saved", about={}, parents={})
+    files = {path.name: path for path in copy_files(tmp_path / "saved", tmp_path / "out")}
+    assert load_comparison(tmp_path / "saved") == table
     plots = {f"toy_recommend_{kind}.png" for kind in ("retention", "seconds", "bytes")}
     assert set(files) == {"comparison.md", "comparison.csv", "comparison.json"} | plots
     assert json.loads(files["comparison.json"].read_text())["rows"] == table.plain()
@@ -164,5 +166,10 @@ def test_saved_reports_come_back_oldest_first(reports, tmp_path):
     workspace = Workspace(tmp_path)
     for name, report in zip("zax", reports, strict=False):
         report.save(workspace.folder("report", name))
-    assert [report.method for report in saved_reports(workspace)] == ["med", "pca", "dt"]
-    assert compare(saved_reports(workspace)).rows == compare(reports[:3]).rows
+    found = [one.report for one in saved_reports(workspace)]
+    assert [report.method for report in found] == ["med", "pca", "dt"]
+    assert compare(found).rows == compare(reports[:3]).rows
+    with pytest.raises(MedappsError, match="toy/recommend"):
+        saved_reports(workspace, task="label")
+    with pytest.raises(MedappsError, match="no finished study 'none'"):
+        saved_reports(workspace, study="none")

@@ -35,7 +35,9 @@ def test_every_draw_has_as_many_units_as_there_are():
 def test_blocks_do_not_change_the_draws(monkeypatch):
     whole = np.concatenate(list(unit_counts(30, 64, np.random.default_rng(3))))
     monkeypatch.setattr("medapps.comparison.resample.BLOCK_NUMBERS", 30 * 7)
-    assert np.array_equal(whole, np.concatenate(list(unit_counts(30, 64, np.random.default_rng(3)))))
+    assert np.array_equal(
+        whole, np.concatenate(list(unit_counts(30, 64, np.random.default_rng(3))))
+    )
 
 
 def test_interval_of_a_mean_agrees_with_scipy():

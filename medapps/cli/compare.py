@@ -1,0 +1,110 @@
+"""`medapps compare`: the results of this workspace side by side."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from medapps.cli.common import Job, Result, command
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from medapps.comparison import Comparison
+    from medapps.comparison.grid import Grid, Line
+    from medapps.tracking import Run
+
+
+@command("compare", example="medapps compare --out comparison")
+def compare(
+    job: Job,
+    reports: Annotated[
+        list[Path] | None, typer.Argument(help="Report folders; by default all of the workspace.")
+    ] = None,
+    study: Annotated[str | None, typer.Option(help="Only the reports of this study.")] = None,
+    data: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only label, recommend or rank.")] = None,
+    reference: Annotated[
+        str, typer.Option(help="Method that the others are held against.")
+    ] = "med",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
+    ] = None,
+) -> Result:
+    """Compare methods by tier and task: quality with interval, verdict, seconds and bytes."""
+    from medapps.comparison.gather import saved_reports
+    from medapps.comparison.write import copy_files
+    from medapps.stages import compare_stage
+    from medapps.tracking import track
+
+    tiers = {tier.dim: name for name, tier in job.settings().crop.tiers.items()}
+    found = saved_reports(job.workspace, reports or [], study=study, data=data, task=task)
+    names = {one.report.data for one in found}
+    with ExitStack() as stack:
+
+        def open_run() -> Run:
+            experiment = names.pop() if len(names) == 1 else "comparison"
+            run = stack.enter_context(
+                track(job.root, experiment=experiment, name="compare", enabled=job.tracked)
+            )
+            job.run_id = run.id
+            return run
+
+        table, folder = compare_stage(
+            job.bench, found, open_run, reference=reference, tiers=tiers, seed=job.seed
+        )
+    where = folder
+    if out is not None:
+        copy_files(folder, out)
+        where = out
+    values = {"artifact": where, "reference": reference, "rows": table.plain()}
+    return Result(values, [*tables(table), f"Table and plots: {where}"])
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """Each task as a table for the terminal."""
+    from medapps.comparison.grid import grids
+
+    return [_table(grid, comparison.reference) for grid in grids(comparison)]
+
+
+def _table(grid: Grid, reference: str) -> Table:
+    from rich.table import Table
+
+    from medapps.comparison.grid import metric_title, number, seconds, size, verdict
+
+    table = Table(title=grid.title, title_justify="left")
+    for title in ("tier", "method", *map(metric_title, grid.metrics), f"against {reference}"):
+        table.add_column(title)
+    for title in ("train s", "size", "seeds"):
+        table.add_column(title, justify="right")
+    before = None
+    for line in grid.lines:
+        if before not in (None, line.dim):
+            table.add_section()
+        first = line.first
+        shown = [line.rows.get(metric) for metric in grid.metrics]
+        table.add_row(
+            tier_title(line) if line.dim != before else "",
+            line.method,
+            *(f"[bold green]{number(r)}[/]" if r and r.best else number(r) for r in shown),
+            _coloured(verdict(first, reference)),
+            seconds(first.train_seconds),
+            size(first.bytes),
+            str(first.seeds),
+        )
+        before = line.dim
+    return table
+
+
+def tier_title(line: Line) -> str:
+    """phone 10; a size without a name is its number."""
+    return f"{line.tier} {line.dim}" if line.tier != str(line.dim) else line.tier
+
+
+def _coloured(text: str) -> str:
+    colour = {"better": "green", "worse": "red"}.get(text, "dim")
+    return f"[{colour}]{text}[/]"

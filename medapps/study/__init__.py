@@ -1,0 +1,1 @@
+"""Studies: many methods, sizes, tasks and data sets from one file."""

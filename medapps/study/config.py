@@ -1,0 +1,101 @@
+"""What a study consists of; needs no torch to be read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from medapps.config import Config
+
+Method = Literal[
+    "med", "dt", "ext", "ext-l", "ext-v", "pca", "bkd", "ta", "dualde", "iterde",
+    "none", "random", "shuffled", "oracle",
+]  # fmt: skip
+CONTROLS: frozenset[str] = frozenset({"none", "random", "shuffled", "oracle"})
+"""Methods that only the tasks know: no vector, noise, somebody else's vector, the planted truth."""
+
+
+class StudyTask(Config):
+    """One task, at some or all sizes."""
+
+    task: Literal["rank", "label", "recommend"]
+    """What is measured."""
+    dims: tuple[PositiveInt, ...] = ()
+    """Sizes; empty takes those of the study."""
+    methods: tuple[Method, ...] = ()
+    """Methods; empty takes those of the study."""
+
+
+def _task(value: Any) -> Any:
+    return {"task": value} if isinstance(value, str) else value
+
+
+Tasks = tuple[StudyTask, ...]
+
+
+class StudyData(Config):
+    """One data set."""
+
+    name: str | None = None
+    """A folder under --data (or MEDAPPS_DATA), or a path."""
+    synth: Literal["tiny", "demo", "paper"] | None = None
+    """Or: the preset of a synthetic data set, made in the workspace."""
+    users: PositiveInt | None = None
+    """Users of the synthetic data set; null takes the preset's."""
+    seed: NonNegativeInt = 0
+    """Seed of the synthetic data set."""
+    labels: tuple[str, ...] = ()
+    """Label columns; empty takes the first one."""
+    tasks: Tasks = ()
+    """Tasks on this data set; empty takes those of the study."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Settings for this data set alone: section.key to value."""
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _short_tasks(cls, value: Any) -> Any:
+        return [_task(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> StudyData:
+        if (self.name is None) == (self.synth is None):
+            raise ValueError("give either a name or a synth preset")
+        return self
+
+
+class StudyConfig(Config):
+    """Everything that `medapps run` does."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[\w.-]+$")] = "study"
+    """How the study is called in MLflow and by `medapps compare --study`."""
+    data: tuple[StudyData, ...] = ()
+    """Data sets; each becomes an MLflow experiment."""
+    methods: tuple[Method, ...] = ("med", "dt", "pca", "dualde")
+    """Methods and controls."""
+    dims: tuple[PositiveInt, ...] = ()
+    """Sizes; empty takes train.dims."""
+    tasks: Tasks = (StudyTask(task="label"), StudyTask(task="recommend"))
+    """What is measured."""
+    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    """Every method is trained once with each seed."""
+    repeats: PositiveInt = 3
+    """How often a task is trained on each set of vectors."""
+    reference: Method = "med"
+    """Method that the others are held against."""
+    candidates: PositiveInt | None = None
+    """Link prediction ranks among so many sampled entities; null among all."""
+    limit: PositiveInt | None = None
+    """At most this many test triples are ranked; null ranks all."""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _short_data(cls, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _short_tasks(cls, value: Any) -> Any:
+        return [_task(item) for item in value] if isinstance(value, (list, tuple)) else value
