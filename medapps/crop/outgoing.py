@@ -15,8 +15,8 @@ from medapps.graph.ids import IdMap
 if TYPE_CHECKING:
     from medapps.crop.crop import Crop
 
-BLOCK_BYTES = 8 * 2**20
-"""float32 bytes per block: small beside memory, large beside the cost of a call."""
+BLOCK_BYTES = 2**20
+"""float32 bytes per block: stays in the cache, yet large beside the cost of a call."""
 
 
 @dataclass(frozen=True)
