@@ -161,7 +161,7 @@ def pairs(
     score, spare, grad = buffers
     if masked is not None:
         distance.view(n, -1)[:, masked] = FAR
-    torch.addcmul(models.margin, distance, models.scale, value=-1, out=score)
+    torch.mul(distance, -models.scale, out=score).add_(models.margin)
     negative_weights(score, weights, masked, grad, spare)
     part = (b if weights.negative_norm == "batch" else 1) / batch
     if rows is not None:

@@ -45,6 +45,13 @@ def _indicator(bounds: Bounds, dtype: torch.dtype, device: torch.device) -> Tens
     return out.to(device)
 
 
+def even_width(bounds: Bounds) -> int:
+    """The width of all segments where they are many and equal, else 0: one batched product does."""
+    width = bounds[1]
+    even = len(bounds) - 1 > FEW and all(b - a == width for a, b in pairwise(bounds))
+    return width if even else 0
+
+
 def segment_sums(x: Tensor, bounds: Bounds) -> Tensor:
     """(n, ...): sums of x (..., width) over each segment."""
     if len(bounds) - 1 <= FEW:
@@ -58,20 +65,24 @@ def scale_segments_(x: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
         for j, (a, b) in enumerate(pairwise(bounds)):
             x[..., a:b] *= factor[j].unsqueeze(-1)
         return x
-    return x.mul_(torch.movedim(factor, 0, -1) @ _indicator(bounds, x.dtype, x.device).T)
+    wide = torch.movedim(factor, 0, -1)  # (..., n)
+    if even := even_width(bounds):
+        x.view(*wide.shape, even).mul_(wide.unsqueeze(-1))
+        return x
+    return x.mul_(wide @ _indicator(bounds, x.dtype, x.device).T)
 
 
 def chain_(x: Tensor) -> Tensor:
     """Cumulative sum over the first axis, in place."""
-    for i in range(1, len(x)):
-        x[i] += x[i - 1]
+    for before, after in pairwise(x.unbind(0)):
+        after += before
     return x
 
 
 def chain_back_(x: Tensor) -> Tensor:
     """Reverse cumulative sum over the first axis, in place."""
-    for i in range(len(x) - 2, -1, -1):
-        x[i] += x[i + 1]
+    for before, after in pairwise(reversed(x.unbind(0))):
+        after += before
     return x
 
 
@@ -135,7 +146,12 @@ class TransE:
             return chain_(out)
         left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
         lengths = segment_sums(entity * entity, bounds)  # (n, N)
-        for j, (a, b) in enumerate(pairwise(bounds)):
+        even = not self.bf16 and even_width(bounds)
+        if even:
+            left, right = (x.view(len(x), -1, even).transpose(0, 1) for x in (query, entity))
+            torch.baddbmm(lengths.unsqueeze(1), left, right.mT, alpha=-2, out=out)
+            chain_(out)
+        for j, (a, b) in enumerate(() if even else pairwise(bounds)):
             if self.bf16:
                 product = left[:, a:b] @ right[:, a:b].T
                 torch.sub(lengths[j], product, alpha=2, out=out[j])
@@ -169,6 +185,17 @@ class TransE:
             grad.mul_(2)
         chain_back_(grad)
         rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
+        even = not self.bf16 and even_width(bounds)
+        if even:  # products with the long side last run several times faster
+            for x, dx, sums, product in (
+                (query, dquery, rows, (entity, grad.mT)),
+                (entity, dentity, columns, (query, grad)),
+            ):
+                cut = dx.view(len(dx), -1, even)  # (rows, n, even)
+                cut.addcmul_(x.view(len(x), -1, even), sums.T.unsqueeze(-1))
+                other = product[0].view(len(product[0]), -1, even).permute(1, 2, 0)
+                cut.sub_(torch.bmm(other, product[1]).permute(2, 0, 1))
+            return
         a16 = grad.bfloat16() if self.bf16 else grad
         left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
         for j, (a, b) in enumerate(pairwise(bounds)):

@@ -19,7 +19,7 @@ from medapps.embed.optim import Optimiser
 from medapps.embed.score import Bounds, TransE
 from medapps.embed.table import group, summed
 
-BLOCK = 2**19
+BLOCK = 2**20
 """Scores (sub-models x positives x negatives) that are worked on at a time."""
 PHASES = ("sample", "gather", "score", "loss", "update")
 

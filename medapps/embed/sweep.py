@@ -47,7 +47,7 @@ def rank_tables(
     *,
     candidates: int | None = None,
     seed: int = 0,
-    memory: int = 2**28,
+    memory: int = 2**23,
 ) -> Ranks:
     """Rank int32 triples (k, 3) with tables whose prefixes `dims` score as `specs` say.
 

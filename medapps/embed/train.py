@@ -33,7 +33,7 @@ from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph, KnownTriples
 from medapps.tracking import NO_RUN, Run
 
-LOOK = 8
+LOOK = 16
 """The loss is evaluated at every LOOK-th step; its gradient at every step."""
 
 
