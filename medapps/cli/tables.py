@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def facts(values: Mapping[str, Any]) -> Table:
@@ -14,6 +17,14 @@ def facts(values: Mapping[str, Any]) -> Table:
     for name, value in values.items():
         if not isinstance(value, Mapping):
             table.add_row(f"[bold]{name}[/]", cell(value))
+    return table
+
+
+def rows(frame: pl.DataFrame) -> Table:
+    """A data frame, one line per row."""
+    table = Table(*frame.columns, box=None, pad_edge=False)
+    for row in frame.iter_rows():
+        table.add_row(*(cell(value) for value in row))
     return table
 
 

@@ -132,7 +132,11 @@ def write_crop(
     check_format(form)
     with writing(folder, kind="crop", config=config, parents=parents, force=force) as draft:
         write_files(draft, crop, form)
-        draft.about = crop.source.about | (about or {}) | crop_facts(crop, form)
+        origin = crop.source.about | (about or {})
+        measured = {key: value for key, value in origin.items() if key.endswith("_seconds")}
+        draft.metrics = measured  # beside the digest: equal crops stay equal
+        kept = {key: value for key, value in origin.items() if key not in measured}
+        draft.about = kept | crop_facts(crop, form)
     return load_crop(folder)
 
 
@@ -156,7 +160,7 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
     folder = Path(folder)
     limit = 2**63 if verify else VERIFY_BELOW
     manifest = read_manifest(folder, kind="crop", verify_below=limit)
-    about = dict(manifest.about)
+    about = dict(manifest.about) | manifest.metrics
     try:
         facts = {key: about.pop(key) for key in _FACTS}
         spec = ScoreSpec(**facts["spec"])

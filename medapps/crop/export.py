@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from medapps.crop.crop import Crop, write_crop
-from medapps.crop.files import check_format
+from medapps.crop.files import VECTORS, check_format
 from medapps.crop.outgoing import BLOCK_BYTES, Outgoing
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
@@ -47,6 +47,29 @@ def export_crop(
     return write_crop(
         folder, outgoing, form=form, about=about, config=config, parents=parents, force=force
     )
+
+
+def export_facts(crop: Crop) -> dict[str, Any]:
+    """What a command reports about a crop on disk; sha256 is that of its file of vectors."""
+    manifest = crop.manifest
+    assert manifest is not None
+    form = manifest.about["format"]
+    file = VECTORS[form]
+    return {
+        "dim": crop.dim,
+        "dtype": crop.dtype,
+        "format": form,
+        "tier": crop.about.get("tier"),
+        "method": crop.method,
+        "bytes": manifest.bytes,
+        "rows": len(crop.entity_ids),
+        "bytes_per_row": round(manifest.bytes / max(1, len(crop.entity_ids)), 2),
+        "users": len(crop.users),
+        "relations": manifest.about["relations"],
+        "untrained": bool(crop.about.get("untrained")),
+        "file": file,
+        "sha256": manifest.files[file]["sha256"],
+    }
 
 
 def chosen_rows(

@@ -22,7 +22,13 @@ from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.store import Draft
 
-FORMATS = ("safetensors", "parquet", "npz")
+VECTORS = {
+    "safetensors": "vectors.safetensors",
+    "parquet": "entities.parquet",
+    "npz": "crop.npz",
+}
+"""The file that holds the vectors of entities, by form."""
+FORMATS = tuple(VECTORS)
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,14 @@ def write_files(draft: Draft, crop: Outgoing, form: str) -> None:
     """Write the files of a crop into the draft."""
     check_format(form)
     if form == "npz":
-        npz.write_npz(draft.path("crop.npz"), _vectors(crop) | _names(crop))
+        npz.write_npz(draft.path(VECTORS[form]), _vectors(crop) | _names(crop))
     elif form == "parquet":
-        parquet.write_entities(draft.path("entities.parquet"), crop)
+        parquet.write_entities(draft.path(VECTORS[form]), crop)
         if crop.relations is not None and crop.relation_ids is not None:
             frame = parquet.frame(crop.relation_ids.names(), crop.relations)
             draft.table("relations.parquet", frame)
     else:
-        draft.arrays("vectors.safetensors", _vectors(crop))
+        draft.arrays(VECTORS[form], _vectors(crop))
         if crop.users is not None:
             draft.arrays("users.safetensors", {"users": crop.users})
         crop.entity_ids.save(draft.path("entities.safetensors"))
@@ -94,16 +100,16 @@ def _names(crop: Outgoing) -> dict[str, np.ndarray | Blocks]:
 def read_files(folder: Path, form: str) -> Stored:
     """Open the files of a crop."""
     if form == "parquet":
-        ids, vectors, scale, users = parquet.read_entities(folder / "entities.parquet")
+        ids, vectors, scale, users = parquet.read_entities(folder / VECTORS[form])
         others = folder / "relations.parquet"
         relation_ids, relations = (
             parquet.read_relations(others) if others.exists() else (None, None)
         )
         return Stored(vectors, ids, scale, relations, relation_ids, users)
     if form == "npz":
-        arrays = npz.open_npz(folder / "crop.npz")
+        arrays = npz.open_npz(folder / VECTORS[form])
         return _stored(arrays, _ids(arrays, "entity"), _ids(arrays, "relation"))
-    arrays = open_arrays(folder / "vectors.safetensors")
+    arrays = open_arrays(folder / VECTORS[form])
     if (folder / "users.safetensors").exists():
         arrays |= open_arrays(folder / "users.safetensors")
     names = folder / "relations.safetensors"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,25 @@ class Croppable(Protocol):
     def specs(self) -> tuple[ScoreSpec, ...]: ...
 
     def crop(self, dim: int) -> Crop: ...
+
+
+@dataclass(frozen=True)
+class OneSize:
+    """A crop that knows no other size than its own, as every baseline is."""
+
+    whole: Crop
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return (self.whole.dim,)
+
+    @property
+    def specs(self) -> tuple[ScoreSpec, ...]:
+        return (self.whole.spec,)
+
+    def crop(self, dim: int) -> Crop:
+        assert dim == self.whole.dim, (dim, self.whole.dim)
+        return self.whole
 
 
 def cut(

@@ -27,7 +27,9 @@ def quantize(rows: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | Non
 
 
 def _to_int8(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    columns = np.array(rows.T, order="C")  # (width, k): a row is short, a column of many rows is not
+    columns = np.array(
+        rows.T, order="C"
+    )  # (width, k): a row is short, a column of many rows is not
     scale = np.abs(columns).max(0, initial=0) / np.float32(127)
     scale[scale < _SMALLEST] = 0  # a row of (almost) zeros stays zero
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)

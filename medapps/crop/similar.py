@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -22,6 +24,31 @@ def similar(crop: Crop, names: Names, k: int = 20, *, users_only: bool = True) -
     rows = candidates(crop, users_only=users_only)
     queries = rows_of(crop, names)
     return as_table(crop, queries, *nearest(crop, queries, k, rows))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Neighbours, and how far they can be trusted."""
+
+    table: pl.DataFrame
+    recall: float
+    """Share of the exact neighbours that are found: 1 for exact search, measured for an index."""
+
+
+def search(
+    crop: Crop, names: Names, k: int, *, users_only: bool = True, indexes: Path | None = None
+) -> Found:
+    """Exact search, or by an index that is kept in the folder `indexes` for the next time."""
+    if indexes is None:
+        return Found(similar(crop, names, k, users_only=users_only), 1.0)
+    from medapps.crop.approximate import nearest_in, open_index, recall
+
+    rows = candidates(crop, users_only=users_only)
+    queries = rows_of(crop, names)
+    content = crop.manifest.digest if crop.manifest else crop.about.get("embedding") or "unsaved"
+    index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}.faiss", crop, rows)
+    table = as_table(crop, queries, *nearest_in(index, crop, queries, k))
+    return Found(table, recall(index, crop, rows, k))
 
 
 def candidates(crop: Crop, *, users_only: bool) -> np.ndarray | None:

@@ -30,6 +30,8 @@ class CropConfig(Config):
 
     tiers: dict[str, Tier] = DEFAULT_TIERS
     """Named sizes; those given are added to server 500, pc 100 and phone 10, or replace them."""
+    dtype: Dtype | None = None
+    """Number type of the vectors; null takes the tier's, else float32."""
     format: Literal["safetensors", "parquet", "npz"] = "safetensors"
     """Form of the files."""
     users_only: bool = False

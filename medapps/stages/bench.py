@@ -20,6 +20,7 @@ Noun = TypeVar("Noun")
 REVISION = {
     "graph": 1,
     "train": 1,
+    "crop": 1,
     "baseline": 1,
     "rank": 1,
     "label": 1,

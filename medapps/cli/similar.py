@@ -1,0 +1,55 @@
+"""`medapps similar`: the users nearest to a user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from medapps.cli.common import Job, Result, command
+
+
+@command("similar", example="medapps similar user_17 --dim 10 -k 20")
+def similar(
+    job: Job,
+    users: Annotated[list[str], typer.Argument(metavar="USER...", help="Names of users.")],
+    dim: Annotated[int, typer.Option("--dim", help="Size of the vectors to compare.")] = 10,
+    k: Annotated[int, typer.Option("-k", help="How many neighbours.")] = 20,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Seek among all entities, not only users.")
+    ] = False,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Use an index (faiss) and report its recall.")
+    ] = False,
+    crop: Annotated[
+        Path | None, typer.Option("--crop", help="A crop's folder; else the newest embedding.")
+    ] = None,
+    embedding: Annotated[
+        Path | None, typer.Option("--embedding", help="An embedding's folder.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="med, or a baseline made before.")] = "med",
+) -> Result:
+    """Find the users whose vectors are nearest, by name."""
+    job.settings()
+    from medapps.cli.tables import rows
+    from medapps.crop.crop import load_crop
+    from medapps.crop.prefix import cut
+    from medapps.crop.similar import search
+    from medapps.stages.crop import croppable, find_source
+
+    if crop is not None:
+        vectors = load_crop(crop)
+    else:
+        source = find_source(job.workspace, embedding, method, dim)
+        vectors, _ = cut(croppable(source), dim)
+    indexes = job.root / "indexes" if approximate else None
+    found = search(vectors, users, k, users_only=not everything, indexes=indexes)
+    values = {
+        "dim": vectors.dim,
+        "k": k,
+        "exact": not approximate,
+        "recall": found.recall,
+        "neighbours": found.table.to_dicts(),
+    }
+    return Result(values, [rows(found.table)])

@@ -1,0 +1,28 @@
+"""Lists of ids in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from medapps.errors import MedappsError
+from medapps.graph.tables import scan_table, table_errors
+
+_COLUMNS = ("id", "user", "entity")
+
+
+def read_ids(path: Path) -> pl.Series:
+    """The ids in a file: one per line, or a column (id, user, entity or the first) of a table."""
+    path = Path(path)
+    if path.suffix in (".parquet", ".csv", ".tsv"):
+        frame = scan_table(path)
+        names = frame.collect_schema().names()
+        wanted = next((name for name in _COLUMNS if name in names), names[0])
+        with table_errors(path):
+            return frame.select(wanted).collect().to_series().drop_nulls()
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MedappsError(f"Cannot read the ids in {path}: {error}.") from error
+    return pl.Series("id", [line.strip() for line in lines if line.strip()], dtype=pl.String)

@@ -1,0 +1,168 @@
+"""The stage that makes what a device carries, and the sources that it is made from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medapps.crop.choose import Choice
+from medapps.crop.crop import Crop, load_crop
+from medapps.crop.export import export_crop
+from medapps.crop.prefix import Croppable, OneSize, cut
+from medapps.crop.register import log_crop
+from medapps.crop.retention import log_curve
+from medapps.crop.tiers import CropConfig
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.store import MANIFEST, Workspace, digest_of
+from medapps.tracking import Run, track
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from medapps.embed.embedding import Embedding
+
+
+def crop_stage(
+    bench: Bench,
+    source: Embedding | Crop,
+    choice: Choice,
+    config: CropConfig,
+    *,
+    names: pl.Series | None = None,
+    out: Path | None = None,
+) -> tuple[Crop, Path]:
+    """Export a crop of an embedding, or a baseline's crop, into the workspace or into `out`."""
+    crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
+    if warning:
+        bench.say(f"[yellow]Warning:[/] {warning}")
+    digest = source.manifest.digest if source.manifest else ""
+    settings: dict[str, Any] = {
+        "dim": choice.dim,
+        "dtype": choice.dtype,
+        "format": config.format,
+        "users_only": config.users_only,
+        "relations": config.relations,
+        "ids": None if names is None else digest_of(names.to_list()),
+        "tier": choice.tier,
+    }
+    data = str(crop.about.get("data", "data"))
+    tags = {"method": crop.method, "dim": choice.dim, "task": "crop", "data": data}
+    tags |= {"tier": choice.tier or "", "dtype": choice.dtype}
+    if warning:
+        tags["untrained"] = "true"
+    name = f"{crop.method}/{choice.dim}/crop/{choice.dtype}"
+    stage = Stage("crop", "crop", settings, {"source": digest}, data, name, tags)
+
+    def make(run: Run, folder: Path) -> None:
+        began = time.perf_counter()
+        made = export_crop(
+            crop,
+            folder,
+            dtype=choice.dtype,
+            form=config.format,
+            users_only=config.users_only,
+            names=names,
+            relations=config.relations,
+            about={"tier": choice.tier} if choice.tier else None,
+            config=settings,
+            parents={"source": digest} | ({"run": run.id} if run.id else {}),
+            force=bench.force or out is None,
+        )
+        assert made.manifest is not None
+        seconds = time.perf_counter() - began
+        run.metrics(
+            {
+                "bytes": made.manifest.bytes,
+                "bytes_per_row": made.manifest.bytes / max(1, len(made.entity_ids)),
+                "export_mb_per_second": made.manifest.bytes / 1e6 / seconds,
+            }
+        )
+        if choice.curve is not None:
+            log_curve(run, choice.curve)
+        log_crop(run, folder, model=config.model, tier=choice.tier if _is_med(crop) else None)
+
+    if out is None:
+        return carry_out(bench, stage, make, load_crop)
+    if Path(out).exists() and not bench.force:
+        raise MedappsError(f"{out} exists already.", fix="Use --force to replace it.")
+    with track(
+        bench.workspace.root,
+        experiment=stage.experiment,
+        name=stage.name,
+        params=stage.config,
+        tags=stage.tags,
+        parent=bench.parent(),
+        enabled=bench.tracked,
+    ) as run:
+        bench.on_run(run)
+        make(run, out)
+    return load_crop(out), out
+
+
+def _is_med(crop: Crop) -> bool:
+    """Tiers of the registry are those of the trained embedding, never a baseline's or a try."""
+    return crop.method == "med" and not crop.about.get("untrained")
+
+
+def croppable(source: Embedding | Crop) -> Croppable:
+    """A source with sizes to choose from."""
+    return OneSize(source) if isinstance(source, Crop) else source
+
+
+def find_source(
+    workspace: Workspace, folder: Path | None = None, method: str = "med", dim: int | None = None
+) -> Embedding | Crop:
+    """The embedding in `folder`, else the newest of the workspace; or the newest baseline."""
+    from medapps.embed.embedding import Embedding
+
+    if folder is not None:
+        return Embedding.load(folder)
+    if method == "med":
+        newest = workspace.newest("embedding")
+        if newest is None:
+            raise MedappsError(
+                f"The workspace {workspace.root} holds no embedding.",
+                fix="Train one: medapps train --kg PATH.",
+            )
+        return Embedding.load(newest)
+    wanted: dict[str, Any] = {"method": method, "dtype": "float32"}
+    newest = workspace.newest("crop", **wanted | ({} if dim is None else {"dim": dim}))
+    if newest is None:
+        raise MedappsError(
+            f"The workspace {workspace.root} holds no baseline {method!r}"
+            + (f" with dim {dim}." if dim is not None else "."),
+            fix=f"Make it: medapps baseline {method} --dim {dim or 10}.",
+        )
+    return load_crop(newest)
+
+
+def validation_quality(
+    workspace: Workspace, source: Embedding | Crop, *, limit: int, candidates: int
+) -> Callable[[Crop], float]:
+    """MRR on the validation triples of the graph that the source was trained on."""
+    graph = _graph_of(workspace, source)
+
+    def quality(crop: Crop) -> float:
+        from medapps.embed.rank import rank_crop
+
+        among = candidates if len(graph.entities) > candidates else None
+        reports, _ = rank_crop(crop, graph, split="valid", candidates=among, limit=limit)
+        return reports[0].metrics["mrr"]
+
+    return quality
+
+
+def _graph_of(workspace: Workspace, source: Embedding | Crop) -> Graph:
+    digest = source.manifest.parents.get("graph") if source.manifest else None
+    for path in sorted((workspace.root / "graphs").glob(f"*/{MANIFEST}")):
+        graph = Graph.load(path.parent)
+        if graph.digest == digest:
+            return graph
+    raise MedappsError(
+        "The graph of this embedding is not in the workspace, so its quality cannot be measured.",
+        fix="Use --dim or --tier, or train it in this workspace.",
+    )
