@@ -18,9 +18,11 @@ from medapps.errors import MedappsError
 from medapps.graph.edges import RELATIONS, draw_edges
 from medapps.graph.planted import LABELS, WIDTH, Latents, draw_labels, draw_latents
 from medapps.graph.purchases import draw_purchases
-from medapps.store import writing
+from medapps.store import MANIFEST, read_manifest, writing
 
 LEAST_USERS = 100
+REVISION = 1
+"""Raised when the same seed gives other bytes than before."""
 _ROW_GROUP = 1 << 18
 
 
@@ -73,7 +75,10 @@ def synthesize(
     *,
     force: bool = False,
 ) -> Synthetic:
-    """Write skg, labels, interactions and latents (.parquet); same seed, same bytes."""
+    """Write skg, labels, interactions and latents (.parquet); same seed, same bytes.
+
+    A folder that was made in the same way before is kept.
+    """
     if preset not in PRESETS:
         raise MedappsError(
             f"There is no preset {preset!r}.", fix=f"Choose one of {', '.join(PRESETS)}."
@@ -86,7 +91,11 @@ def synthesize(
         )
     if seed < 0:
         raise MedappsError(f"The seed must be 0 or more, not {seed}.")
-    config = {"preset": preset, "users": users, "seed": seed}
+    config = {"preset": preset, "users": users, "seed": seed, "revision": REVISION}
+    if not force and (Path(out) / MANIFEST).is_file():
+        before = read_manifest(Path(out), kind="dataset")
+        if before.config == config:
+            return _summary(Path(out), before.about)
     triples = plan.triples(users)
     with writing(Path(out), kind="dataset", config=config, force=force) as draft:
         latents = draw_latents(users, plan.topics, seed)
@@ -106,8 +115,11 @@ def synthesize(
             "items": items,
             "interactions": rows,
         }
-    names = tuple(label.name for label in LABELS)
-    return Synthetic(Path(out), labels=names, **draft.about)
+    return _summary(Path(out), draft.about)
+
+
+def _summary(folder: Path, about: dict[str, int]) -> Synthetic:
+    return Synthetic(folder, labels=tuple(label.name for label in LABELS), **about)
 
 
 _TRIPLES = pl.Schema({"head": pl.String, "relation": pl.String, "tail": pl.String})

@@ -1,0 +1,115 @@
+"""`medapps data`: make a data set, look at one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from medapps.cli.common import Job, Result, app, command
+
+if TYPE_CHECKING:
+    import polars as pl
+
+data = typer.Typer(
+    help="Make a data set, or check one.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data, name="data")
+
+
+@command("synth", example="medapps data synth --out data/demo --preset demo", group=data)
+def synth(
+    job: Job,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
+    preset: Annotated[str, typer.Option(help="tiny, demo or paper.")] = "demo",
+    users: Annotated[int | None, typer.Option(help="Number of users, if not the preset's.")] = None,
+) -> Result:
+    """Write a synthetic social graph with labels, purchases and the latents that caused them."""
+    from medapps.cli.tables import facts
+    from medapps.graph.synth import synthesize
+    from medapps.tracking import track
+
+    params = {"preset": preset, "users": users, "seed": job.seed}
+    with track(
+        job.root,
+        experiment=out.resolve().name,
+        name=f"synth {preset}",
+        params=params,
+        tags={"task": "synth", "data": out.resolve().name},
+        enabled=job.tracked,
+    ) as run:
+        job.bench.on_run(run)
+        made = synthesize(out, preset, users, job.seed, force=job.force)
+        run.artifact(out / "manifest.json")
+    values = {
+        "artifact": made.folder,
+        "entities": made.entities,
+        "relations": made.relations,
+        "triples": made.triples,
+        "users": made.users,
+        "items": made.items,
+        "interactions": made.interactions,
+        "labels": list(made.labels),
+        "problems": [],
+    }
+    return Result(values, [facts(values), f"Next: medapps train --kg {out}"])
+
+
+@command("check", example="medapps data check data/demo", group=data)
+def check(
+    job: Job,
+    path: Annotated[Path, typer.Argument(help="A graph file or a dataset folder.")],
+) -> Result:
+    """Count what a data set holds and list what is wrong with it; exit 2 when it cannot be used."""
+    from medapps.cli.tables import facts
+    from medapps.graph.check import check_dataset
+
+    found = check_dataset(path, job.settings().graph)
+    values = {
+        "artifact": None,
+        **dict.fromkeys(("entities", "relations", "triples", "users", "items", "interactions"), 0),
+        "labels": [],
+        **found.counts,
+        "problems": [
+            {
+                "severity": problem.severity,
+                "what": problem.what,
+                "message": problem.message,
+                "count": problem.count,
+                "rows": list(problem.rows),
+                "file": problem.file,
+            }
+            for problem in found.problems
+        ],
+        "degrees": found.degrees.to_dicts(),
+        "relation_table": found.relations.to_dicts(),
+    }
+    show: list[RenderableType] = []
+    if found.counts:
+        show += [facts(found.counts), _table(found.relations.head(20), "relations")]
+        show.append(_table(found.degrees, "degree"))
+    for problem in found.problems:
+        rows = f" (rows {', '.join(f'{row:,}' for row in problem.rows)})" if problem.rows else ""
+        colour = "red" if problem.severity == "error" else "yellow"
+        text = escape(f"{problem.what}: {problem.message}{rows}")
+        show.append(f"[{colour}]{problem.severity}[/] {text}")
+    if not found.problems:
+        show.append("No problems found.")
+    return Result(values, show, exit_code=2 if found.errors else 0)
+
+
+def _table(frame: pl.DataFrame, title: str) -> Table:
+    from medapps.cli.tables import cell
+
+    table = Table(title=title, box=None)
+    for name in frame.columns:
+        table.add_column(name, justify="left" if name == frame.columns[0] else "right")
+    for row in frame.iter_rows():
+        table.add_row(*(cell(value) for value in row))
+    return table
