@@ -7,7 +7,11 @@ load a crop.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
+
+# Idle OpenMP threads sleep after a short spin: on a busy machine the default costs tenfold time.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __version__ = "0.1.0"
 
