@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from medapps.crop.choose import Choice
 from medapps.crop.crop import Crop, load_crop
@@ -67,7 +70,7 @@ def crop_stage(
             users_only=config.users_only,
             names=names,
             relations=config.relations,
-            about={"tier": choice.tier} if choice.tier else None,
+            about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
             config=settings,
             parents={"source": digest} | ({"run": run.id} if run.id else {}),
             force=bench.force or out is None,
@@ -129,7 +132,7 @@ def find_source(
                 fix="Train one: medapps train --kg PATH.",
             )
         return Embedding.load(newest)
-    wanted: dict[str, Any] = {"method": method, "dtype": "float32"}
+    wanted: dict[str, Any] = {"method": method, "exported": None}
     newest = workspace.newest("crop", **wanted | ({} if dim is None else {"dim": dim}))
     if newest is None:
         raise MedappsError(
@@ -143,17 +146,38 @@ def find_source(
 def validation_quality(
     workspace: Workspace, source: Embedding | Crop, *, limit: int, candidates: int
 ) -> Callable[[Crop], float]:
-    """MRR on the validation triples of the graph that the source was trained on."""
+    """MRR on the triples that validated the source's training, in the graph it was trained on."""
     graph = _graph_of(workspace, source)
+    graph = replace(graph, valid=_validation_triples(graph, source))
+    among = candidates if len(graph.entities) > candidates else None
 
     def quality(crop: Crop) -> float:
         from medapps.embed.rank import rank_crop
 
-        among = candidates if len(graph.entities) > candidates else None
         reports, _ = rank_crop(crop, graph, split="valid", candidates=among, limit=limit)
         return reports[0].metrics["mrr"]
 
     return quality
+
+
+def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
+    """The graph's validation triples, else those that the training held out."""
+    if len(graph.valid):
+        return graph.valid
+    if not isinstance(source, Crop) and source.manifest is not None:
+        from medapps.embed.config import MedConfig
+        from medapps.embed.train import split_validation
+
+        settings = dict(source.manifest.config)
+        seed = int(settings.pop("seed", 0))
+        _, held_out = split_validation(graph, MedConfig(**settings), seed)
+        if len(held_out):
+            return held_out
+    raise MedappsError(
+        f"{graph.name} has no validation triples, so the share of quality kept is not known.",
+        fix="Put a valid.parquet beside its triples, or train with --set train.patience=5 --set "
+        "train.valid_fraction=0.05, which holds some out.",
+    )
 
 
 def _graph_of(workspace: Workspace, source: Embedding | Crop) -> Graph:
