@@ -113,7 +113,7 @@ def _one_type(tables: dict[str, pl.LazyFrame], files: dict[str, Path]) -> dict[s
 
 def _interactions(folder: Path, relation: str, train: pl.LazyFrame) -> pl.DataFrame:
     """Training interactions as triples of a new relation."""
-    frame = leave_one_out(read_interactions(folder)).filter(split="train")
+    frame = leave_one_out(read_interactions(folder))
     schema = train.collect_schema()
     for side in ("user", "item"):
         if frame[side].dtype != schema["head"]:
@@ -122,7 +122,8 @@ def _interactions(folder: Path, relation: str, train: pl.LazyFrame) -> pl.DataFr
                 f"column {side} of the interactions has {frame[side].dtype}.",
                 fix="Convert the columns to one type.",
             )
-    both = frame["user"].unique().filter(frame["user"].unique().is_in(frame["item"].unique()))
+    common = frame.select("user").join(frame.select(user="item"), on="user", how="semi")
+    both = common["user"].unique().sort()
     if len(both):
         raise MedappsError(
             f"{len(both):,} ids of the interactions, such as {both[0]!r}, name a user and an item, "
@@ -134,7 +135,8 @@ def _interactions(folder: Path, relation: str, train: pl.LazyFrame) -> pl.DataFr
             f"The relations of the graph are integers, so {relation!r} cannot be added to them.",
             fix="Convert the relation column to strings.",
         )
-    return frame.select(head="user", relation=pl.lit(relation), tail="item")
+    train_rows = frame.filter(split="train")
+    return train_rows.select(head="user", relation=pl.lit(relation), tail="item")
 
 
 def _distinct(
@@ -185,10 +187,10 @@ def _with_inverse(
     """Training triples in both directions, the backward ones under relations of their own."""
     names = numbering.relations.names().cast(pl.String)
     backward = names + INVERSE
-    if backward.is_in(names).any():
-        taken = names.filter(names.is_in(backward))[0]
+    taken = sorted({*names} & {*backward})
+    if taken:
         raise MedappsError(
-            f"The graph has a relation {taken!r} already.",
+            f"The graph has a relation {taken[0]!r} already.",
             fix="Leave inverse relations out, or rename it.",
         )
     doubled = Numbering(numbering.entities, IdMap.of(pl.concat([names, backward])))

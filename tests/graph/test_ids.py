@@ -1,0 +1,68 @@
+"""Names and numbers agree in both directions, whatever the names are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(st.lists(TEXT, max_size=40), st.lists(TEXT, max_size=20))
+@settings(max_examples=150, deadline=None)
+def test_names_round_trip_and_strangers_are_minus_one(names: list[str], asked: list[str]) -> None:
+    ids = IdMap.of(pl.Series("n", names, dtype=pl.String))
+    truth = {name: i for i, name in enumerate(sorted(set(names), key=lambda n: n.encode()))}
+    assert ids.names().to_list() == list(truth)
+    wanted = [*names, *asked]
+    expected = [truth.get(name, -1) for name in wanted]
+    assert ids.ids(pl.Series("n", wanted, dtype=pl.String)).tolist() == expected
+    known = ids.ids(pl.Series("n", names, dtype=pl.String))
+    assert ids.names(known).to_list() == names
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.lists(st.integers(-9, 9)))
+@settings(max_examples=100, deadline=None)
+def test_integer_names_round_trip(names: list[int], asked: list[int]) -> None:
+    ids = IdMap.of(pl.Series("n", names, dtype=pl.Int64))
+    truth = {name: i for i, name in enumerate(sorted(set(names)))}
+    wanted = pl.Series("n", [*names, *asked], dtype=pl.Int64)
+    assert ids.ids(wanted).tolist() == [truth.get(name, -1) for name in wanted]
+
+
+def test_both_ways_of_looking_up_agree() -> None:
+    names = pl.Series([f"n{i * 7 % 1000}" for i in range(1000)] + ["n", "n\0", "n\0\0", "é"])
+    ids = IdMap.of(names)
+    few = pl.Series(["n", "n\0", "n\0\0", "n500", "nothing", "é", None])  # searched
+    many = pl.concat([few] * 200)  # joined
+    assert ids.ids(few).tolist() * 200 == ids.ids(many).tolist()
+    assert (ids.ids(few) >= 0).tolist() == [True, True, True, True, False, True, False]
+
+
+def test_names_of_the_other_type_are_unknown() -> None:
+    assert IdMap.of(pl.Series(["1", "2"])).ids(pl.Series([1, 2])).tolist() == [-1, -1]
+    assert IdMap.of(pl.Series([1, 2])).ids(pl.Series(["1", "2"])).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("names", [["b", "a", "", "ä"], [5, -3, 2**40]])
+def test_a_saved_map_is_the_same_map(names: list[str] | list[int], tmp_path: Path) -> None:
+    ids = IdMap.of(pl.Series(names))
+    ids.save(tmp_path / "ids")
+    again = IdMap.load(tmp_path / "ids")
+    assert again == ids
+    assert again.names().to_list() == sorted(names)  # type: ignore[type-var]
+    part = np.array([0, 2])
+    assert again.subset(part).names().to_list() == ids.names(part).to_list()
+
+
+def test_fractions_are_no_names() -> None:
+    with pytest.raises(MedappsError, match="strings or integers, not Float64"):
+        IdMap.of(pl.Series([0.5]))
