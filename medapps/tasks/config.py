@@ -1,4 +1,4 @@
-"""Settings of the two tasks; this file imports no torch, so that a command line can read it fast."""
+"""Settings of the two tasks, without torch, so that a command line reads them fast."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class LabelConfig(Config):
 
     column: str | None = None
     """Label column; the first one when not given."""
-    hidden: int = Field(64, ge=1)
+    hidden: int = Field(default=64, ge=1)
     """Width of the hidden layer."""
     dropout: tuple[float, ...] = (0.2, 0.5)
     """Dropout of the hidden layer; one of these is chosen on validation users."""
     weight_decay: tuple[float, ...] = (0.01, 0.3, 1.0)
     """Decoupled weight decay; one of these is chosen on validation users."""
-    learning_rate: float = Field(2e-3, gt=0)
+    learning_rate: float = Field(default=2e-3, gt=0)
     """Step size of Adam."""
-    batch: int = Field(256, ge=1)
+    batch: int = Field(default=256, ge=1)
     """Users per step."""
-    epochs: int = Field(60, ge=1)
+    epochs: int = Field(default=60, ge=1)
     """Most epochs that are trained."""
-    patience: int = Field(10, ge=1)
+    patience: int = Field(default=10, ge=1)
     """Epochs without a better validation macro-F1 before a model stops."""
     scaling: Literal["column", "whole"] = "column"
     """Divide each coordinate by its own deviation on train users, or all by the common one."""
@@ -45,37 +45,37 @@ class NcfConfig(Config):
 
     mode: Literal["neumf", "gmf", "mlp"] = "neumf"
     """Both towers, the GMF tower only, or the MLP tower only."""
-    factors: int = Field(8, ge=1)
+    factors: int = Field(default=8, ge=1)
     """Length of the GMF vectors."""
-    embed: int = Field(32, ge=1)
+    embed: int = Field(default=32, ge=1)
     """Length of the user and the item vector of the MLP tower."""
-    layers: tuple[int, ...] = Field((32, 16, 8), min_length=1)
+    layers: tuple[int, ...] = Field(default=(32, 16, 8), min_length=1)
     """Widths of the MLP tower."""
-    service_gain: float = Field(1.0, gt=0)
+    service_gain: float = Field(default=1.0, gt=0)
     """Length of a typical service vector after standardising, whatever its dimension."""
-    adapter: int = Field(0, ge=0)
+    adapter: int = Field(default=0, ge=0)
     """Width of a linear map in front of the service input; 0 feeds the vector itself."""
     tune_service: bool = False
     """Train the service vectors too instead of keeping them fixed."""
-    user_dropout: float = Field(0.0, ge=0, lt=1)
+    user_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of training examples whose user is replaced by the one unknown user."""
-    user_decay: float = Field(0.0, ge=0)
+    user_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay of the user vectors."""
-    item_decay: float = Field(0.0, ge=0)
+    item_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay of the item vectors."""
-    service_decay: float = Field(0.0, ge=0)
+    service_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay of the service part of the first layer and of the adapter."""
-    negatives: int = Field(4, ge=1)
+    negatives: int = Field(default=4, ge=1)
     """Fresh negative items per positive and epoch."""
-    batch: int = Field(1024, ge=1)
+    batch: int = Field(default=1024, ge=1)
     """Positives per step; each brings its negatives along."""
-    learning_rate: float = Field(0.004, gt=0)
+    learning_rate: float = Field(default=0.004, gt=0)
     """Step size of Adam."""
-    average: float = Field(0.999, ge=0, lt=1)
-    """Weights that are validated and kept are a running mean with this memory per step; 0 is off."""
-    epochs: int = Field(30, ge=0)
+    average: float = Field(default=0.999, ge=0, lt=1)
+    """Memory per step of the running mean of weights that is validated and kept; 0 is off."""
+    epochs: int = Field(default=30, ge=0)
     """Most epochs that are trained."""
-    patience: int = Field(4, ge=1)
+    patience: int = Field(default=4, ge=1)
     """Validations without a better value before training stops."""
 
 
@@ -84,23 +84,23 @@ class RecommendConfig(Config):
 
     ncf: NcfConfig = Field(default_factory=NcfConfig)
     """The network and its training."""
-    core: int = Field(0, ge=0)
+    core: int = Field(default=0, ge=0)
     """Remove users and items with fewer training interactions; 0 keeps all."""
     own_split: bool = True
     """Use the column `split` of the interactions when they have one."""
-    cold_share: float = Field(0.0, ge=0, lt=1)
+    cold_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of users whose training interactions are withheld, to test users without any."""
     bad_ratings: Literal["error", "drop"] = "error"
     """What to do with negative or non-finite ratings."""
-    sampled_negatives: int = Field(99, ge=1)
+    sampled_negatives: int = Field(default=99, ge=1)
     """Distinct verified negatives per test item in the sampled protocol."""
-    valid_users: int = Field(2000, ge=1)
+    valid_users: int = Field(default=2000, ge=1)
     """Users whose validation item is ranked after each epoch."""
     valid_protocol: Literal["full", "sampled"] = "full"
     """Ranking that early stopping looks at."""
     refit: bool = False
     """Train again on training and validation items for the epochs that validation chose."""
-    list_length: int = Field(10, ge=1)
+    list_length: int = Field(default=10, ge=1)
     """Length of the lists from which catalogue coverage is counted."""
     few: tuple[int, ...] = (5, 10)
     """Users with at most so many training interactions are reported in rows of their own."""

@@ -50,7 +50,9 @@ def read_interactions(
     if "rating" in frame.columns:
         frame = _without_bad_ratings(frame, bad_ratings, notes)
     has_split = own_split and "split" in frame.columns
-    order = (["part"] if has_split else []) + (["timestamp"] if "timestamp" in frame.columns else [])
+    order = (["part"] if has_split else []) + (
+        ["timestamp"] if "timestamp" in frame.columns else []
+    )
     if has_split:
         frame = frame.with_columns(part=_parts(frame["split"]))
     before = len(frame)

@@ -13,7 +13,7 @@ BITMAP_BYTES = 512 << 20  # above this a sorted list of keys takes the place of 
 
 @dataclass(frozen=True)
 class KnownPairs:
-    """The interactions of every user as one bit per pair, or as sorted keys when that is smaller."""
+    """The interactions of every user: one bit per pair, or sorted keys when that is smaller."""
 
     n_users: int
     n_items: int
@@ -44,9 +44,7 @@ class KnownPairs:
     def has(self, users: np.ndarray, items: np.ndarray) -> np.ndarray:
         """True where the pair is known; users and items broadcast."""
         if self.bits is not None:
-            byte = self.bits.reshape(-1)[
-                users.astype(np.int64) * self.bits.shape[1] + (items >> 3)
-            ]
+            byte = self.bits.reshape(-1)[users.astype(np.int64) * self.bits.shape[1] + (items >> 3)]
             return (byte >> (items & 7).astype(np.uint8)) & 1 != 0
         wanted = users.astype(np.int64) * self.n_items + items
         if not len(self.keys):
@@ -67,7 +65,9 @@ class KnownPairs:
         high = np.searchsorted(self.keys, (users.astype(np.int64) + 1) * self.n_items)
         size = high - low
         row = np.repeat(np.arange(len(users)), size)
-        place = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + np.repeat(low, size)
+        place = (
+            np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + np.repeat(low, size)
+        )
         out = np.zeros((len(users), self.n_items), dtype=bool)
         out[row, self.keys[place] % self.n_items] = True
         return out
@@ -101,7 +101,7 @@ def draw_candidates(
     count: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Distinct unknown items per user that are not the positive either, (len(users), count) int32."""
+    """Distinct unknown items per user other than the positive, (len(users), count) int32."""
     free = known.n_items - known.counts()[users] - ~known.has(users, positives)
     if len(users) and free.min() < count:
         raise MedappsError(

@@ -81,7 +81,11 @@ def train_labeller(
     truth = known.label[part == TEST]
     guesses = fitted.probability.argmax(2)  # (seeds, test users)
     mean_probability = fitted.probability.mean(0)
-    units = {"accuracy": (guesses == truth).astype(np.float32)}
+    units = {
+        "accuracy": (guesses == truth).astype(np.float32),
+        "truth": np.broadcast_to(truth, guesses.shape).astype(np.float32),  # for macro F1
+        "guess": guesses.astype(np.float32),
+    }
     beside = _beside(vectors, known, part, config, seeds, setting)
     low, high = bootstrap_interval(units["accuracy"])
     f1_low, f1_high = bootstrap_f1_macro(truth, guesses, len(known.classes))
@@ -106,11 +110,26 @@ def train_labeller(
     }
     cost = {"train_seconds": seconds, "bytes": float(vectors.values.nbytes)}
     report = Report(
-        "label", vectors.method, vectors.dim, data, seeds, by_seed, units, digest, cost, tables, details
+        "label",
+        vectors.method,
+        vectors.dim,
+        data,
+        seeds,
+        by_seed,
+        units,
+        digest,
+        cost,
+        tables,
+        details,
     )
     _record(run, report, matrices.mean(0), truth, mean_probability)
     model = LabelModel(
-        known.column, tuple(known.classes), vectors.dim, vectors.method, fitted.scaling, fitted.weights
+        known.column,
+        tuple(known.classes),
+        vectors.dim,
+        vectors.method,
+        fitted.scaling,
+        fitted.weights,
     )
     names = np.array(["train", "valid", "test"])[part]
     split = pl.DataFrame({"user": known.users.names(), "part": names})

@@ -37,7 +37,9 @@ class LabelModel:
         values, known = source.vectors(users)
         x = self.scaling.apply(values, known)
         total = np.zeros((len(x), len(self.classes)))
-        for w1, b1, w2, b2 in zip(*(self.weights[n] for n in ("w1", "b1", "w2", "b2")), strict=True):
+        for w1, b1, w2, b2 in zip(
+            *(self.weights[n] for n in ("w1", "b1", "w2", "b2")), strict=True
+        ):
             logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
             shifted = np.exp(logits - logits.max(1, keepdims=True))
             total += shifted / shifted.sum(1, keepdims=True)

@@ -59,7 +59,9 @@ def read_labels(frame: pl.DataFrame, column: str | None = None, rare: str = "err
             fix="Choose another column with --label.",
         )
     frame = frame.sort("user")
-    number = frame["label"].replace_strict({c: i for i, c in enumerate(classes)}, return_dtype=pl.Int64)
+    number = frame["label"].replace_strict(
+        {c: i for i, c in enumerate(classes)}, return_dtype=pl.Int64
+    )
     return Labels(column, IdMap.of(frame["user"]), classes, number.to_numpy(), notes)
 
 
@@ -79,7 +81,9 @@ def _choose(frame: pl.DataFrame, column: str | None) -> str:
         )
     kind = frame["user"].dtype
     if not (kind.is_integer() or kind == pl.String):
-        raise MedappsError(f"Column user of the labels has type {kind}; ids are strings or integers.")
+        raise MedappsError(
+            f"Column user of the labels has type {kind}; ids are strings or integers."
+        )
     known = label_columns(frame)
     if not known:
         raise MedappsError(

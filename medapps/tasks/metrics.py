@@ -59,7 +59,7 @@ def batched_f1_macro(truth: np.ndarray, guess: np.ndarray, classes: int) -> np.n
 def calibration(
     truth: np.ndarray, probability: np.ndarray, bins: int = 10
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Mean confidence, accuracy and count per confidence bin, and the expected calibration error."""
+    """Mean confidence, accuracy, count per confidence bin; and expected calibration error."""
     guess, confidence = probability.argmax(1), probability.max(1)
     place = np.minimum((confidence * bins).astype(int), bins - 1)
     count = np.bincount(place, minlength=bins).astype(float)

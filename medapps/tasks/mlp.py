@@ -1,7 +1,7 @@
 """Many two-layer classifiers trained at once on the same vectors: every seed with every setting.
 
-Weights of all models lie in one tensor, so that a step is two batched matrix products. A model depends
-on its own seed and setting alone: training it in other company gives the same weights.
+Weights of all models lie in one tensor, so that a step is two batched matrix products. A model
+depends on its own seed and setting alone: training it in other company gives the same weights.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class _Stack:
         inside = torch.baddbmm(b1.reshape(seeds, 1, -1), x, flat).relu()
         inside = inside.view(seeds, -1, copies, hidden).transpose(1, 2)
         if dropout and (self.keep < 1).any():
-            draw = torch.stack([torch.rand(x.shape[1], hidden, generator=g) for g in self.generators])
+            draw = torch.stack(
+                [torch.rand(x.shape[1], hidden, generator=g) for g in self.generators]
+            )
             keep = self.keep[None, :, None, None]
             inside = inside * ((draw[:, None] < keep) / keep)
         out = torch.baddbmm(

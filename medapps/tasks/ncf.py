@@ -10,6 +10,8 @@ item and never a pair twice.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -38,7 +40,7 @@ class NeuMF(nn.Module):
             if config.adapter:
                 self.adapter = nn.Parameter(torch.empty(service_dim, config.adapter))
             self.service_part = nn.Parameter(torch.empty(inside, widths[0]))
-        self.tower = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
+        self.tower = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.out = nn.Parameter(torch.empty(self.gmf + (widths[-1] if widths else 0)))
         self.out_bias = nn.Parameter(torch.zeros(()))
 
@@ -59,8 +61,8 @@ class NeuMF(nn.Module):
                 bound = (2 * self.mlp) ** -0.5
                 value.uniform_(-bound, bound, generator=generator)
             else:  # hidden layers of the tower
-                layer = self.tower[int(name.split(".")[1])]
-                bound = layer.in_features**-0.5
+                weight = self.get_parameter(name.rpartition(".")[0] + ".weight")
+                bound = weight.shape[1] ** -0.5
                 value.uniform_(-bound, bound, generator=generator)
 
     def service_input(self, service: Tensor) -> Tensor:
@@ -84,6 +86,14 @@ class NeuMF(nn.Module):
             parts.append(self.climb(hidden) @ self.out[self.gmf :])
         return sum(parts, start=self.out_bias)
 
+    def tower_weights(self) -> list[tuple[Tensor, Tensor]]:
+        """Weight (out, in) and bias (out,) of each layer after the first."""
+        names = [f"tower.{number}" for number in range(len(self.tower))]
+        return [
+            (self.get_parameter(f"{name}.weight"), self.get_parameter(f"{name}.bias"))
+            for name in names
+        ]
+
     def climb(self, hidden: Tensor) -> Tensor:
         """From the first layer before its relu to the top of the tower, (..., width)."""
         hidden = torch.relu(hidden)
@@ -92,9 +102,7 @@ class NeuMF(nn.Module):
         return hidden
 
 
-def new_model(
-    n_users: int, n_items: int, service_dim: int, config: NcfConfig, seed: int
-) -> NeuMF:
+def new_model(n_users: int, n_items: int, service_dim: int, config: NcfConfig, seed: int) -> NeuMF:
     """A NeuMF with initial values that depend on the seed alone."""
     model = NeuMF(n_users, n_items, service_dim, config)
     model.reset(torch.Generator().manual_seed(seed))

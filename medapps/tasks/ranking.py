@@ -32,9 +32,10 @@ class Scorer:
         if model.mlp:
             part = (model.items[:, : model.mlp] @ model.item_part).T  # (width, items)
             self.tiles = [
-                part[:, start : start + TILE].contiguous() for start in range(0, part.shape[1], TILE)
+                part[:, start : start + TILE].contiguous()
+                for start in range(0, part.shape[1], TILE)
             ]
-        self.layers = [(layer.weight.detach(), layer.bias.detach()[:, None]) for layer in model.tower]
+        self.layers = [(weight, bias[:, None]) for weight, bias in model.tower_weights()]
         self.top = model.out[model.gmf :].detach()[None, :]
 
     @torch.no_grad()

@@ -29,7 +29,7 @@ def stratified(
 ) -> np.ndarray:
     """Part of each user (TRAIN, VALID, TEST), (users,) int8; every class has all three parts.
 
-    `hashes` (users,) are name hashes, `labels` (users,) class numbers; each class needs three users.
+    `hashes` (users,) are name hashes, `labels` (users,) class numbers; a class needs three users.
     """
     key = mix(hashes ^ mix(np.full(1, seed, np.uint64)))
     order = np.lexsort((key, labels))
