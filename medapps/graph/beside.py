@@ -131,14 +131,15 @@ def _refuse_strangers(
 
 def _typed(table: pl.DataFrame) -> pl.DataFrame:
     """Numbers of a text file as numbers, dates as dates; what is neither stays a string."""
-    for name in ("rating", "timestamp"):
-        if name not in table.columns:
-            continue
-        for kind in (pl.Int64, pl.Float64, pl.Datetime("us")):
-            if name == "rating" and kind == pl.Datetime("us"):
-                continue
+    rating, time = pl.col("rating"), pl.col("timestamp")
+    numbers = {
+        "rating": [rating.cast(pl.Int64), rating.cast(pl.Float64)],
+        "timestamp": [time.cast(pl.Int64), time.cast(pl.Float64), time.str.to_datetime()],
+    }
+    for name, attempts in numbers.items():
+        for attempt in attempts if name in table.columns else []:
             try:
-                table = table.with_columns(pl.col(name).cast(kind))
+                table = table.with_columns(attempt)
                 break
             except pl.exceptions.PolarsError:
                 continue

@@ -163,7 +163,7 @@ def refuse_gaps(frame: pl.LazyFrame, path: Path, columns: Sequence[str]) -> int:
         rows, *counts = frame.select(pl.len(), *sums).collect(engine="streaming").row(0)
         for name, count in zip(columns, counts, strict=True):
             if count:
-                first = frame.select(gap[name].arg_max()).collect().item() + 1
+                first = frame.select(gap[name].arg_true().first()).collect().item() + 1
                 faults.append(f"column {name!r} has {count:,} (the first in row {first:,})")
     if faults:
         raise MedappsError(
