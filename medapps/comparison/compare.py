@@ -111,20 +111,24 @@ def compare(
         )
     drawn = _draw(groups, draws, seed)
     rows: list[Row] = []
-    for place, dim in sorted({(group.place, group.dim) for group in groups}, key=_largest_first):
-        here = [group for group in groups if group.place == place and group.dim == dim]
+    for place, dim in _columns(groups):
+        here = [group for group in groups if group.place == place and group.dim in (dim, 0)]
         for metric in dict.fromkeys(name for group in here for name in group.reports[0].by_seed):
             entries = [
                 Entry(group, metric, *drawn.get((group.key, metric), (None, None)))
                 for group in here
                 if all(metric in report.by_seed for report in group.reports)
             ]
-            rows += _column(entries, metric, tiers.get(dim, str(dim)), reference, level)
+            rows += _column(entries, metric, dim, tiers.get(dim, str(dim)), reference, level)
     return Comparison(tuple(rows), reference)
 
 
-def _largest_first(item: tuple[Place, int]) -> tuple[Place, int]:
-    return item[0], -item[1]
+def _columns(groups: list[Group]) -> list[tuple[Place, int]]:
+    """Tasks with their sizes, largest first; methods without a size (dim 0) stand beside each."""
+    found = {(group.place, group.dim) for group in groups}
+    sized = {place for place, dim in found if dim}
+    kept = [(place, dim) for place, dim in found if dim or place not in sized]
+    return sorted(kept, key=lambda item: (item[0], -item[1]))
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _draw(groups: list[Group], draws: int, seed: int) -> Drawn:
 
 
 def _column(
-    entries: list[Entry], metric: str, tier: str, reference: str, level: float
+    entries: list[Entry], metric: str, dim: int, tier: str, reference: str, level: float
 ) -> list[Row]:
     """The rows of one metric of one task at one size, the best one first and marked."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
@@ -177,7 +181,7 @@ def _column(
             Row(
                 method=group.method,
                 tier=tier,
-                dim=group.dim,
+                dim=dim,
                 task=group.place.task,
                 metric=metric,
                 value=entry.value,

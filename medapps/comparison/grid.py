@@ -9,7 +9,7 @@ from medapps.comparison.gather import Place
 
 HEADLINES = {
     "label": ("f1_macro", "accuracy"),
-    "recommend": ("full_ndcg_at_10", "full_ndcg_at_5", "full_hit_at_10", "sampled_ndcg_at_10"),
+    "recommend": ("full.ndcg_at_10", "full.hit_at_10", "few10.ndcg_at_10", "sampled.ndcg_at_10"),
     "rank": ("mrr", "hits_at_1", "hits_at_10"),
 }
 """Metrics that are shown for each task, the most telling first; the other ones are in the files."""
@@ -69,8 +69,8 @@ def _grid(comparison: Comparison, place: Place) -> Grid:
 
 
 def metric_title(name: str) -> str:
-    """ndcg_at_10 as ndcg@10."""
-    return name.replace("_at_", "@").replace("_", " ")
+    """full.ndcg_at_10 as ndcg@10, sampled.ndcg_at_10 as sampled ndcg@10."""
+    return name.removeprefix("full.").replace("_at_", "@").replace("_", " ").replace(".", " ")
 
 
 def number(row: Row | None) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import sparse
 
 from medapps.report import Report
 
@@ -83,6 +82,8 @@ def measured(reports: Sequence[Report], metric: str) -> Measured | None:
 
 def _class_counts(truth: np.ndarray, guess: np.ndarray, classes: int) -> Matrix:
     """(units, 3 classes): one where the unit's truth, its guess, and both are the class."""
+    from scipy import sparse
+
     truth, guess = truth.astype(np.int64), guess.astype(np.int64)
     unit = np.arange(len(truth))
     right = truth == guess

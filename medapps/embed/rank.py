@@ -131,9 +131,10 @@ def _rank(
                 data=graph.name,
                 seeds=(seed,),
                 by_seed={name: [value] for name, value in metrics.items()},
-                units={
-                    "mrr": reciprocal.astype(np.float32),
-                    "hits_at_10": (reciprocal >= 0.1).astype(np.float32),
+                units={"mrr": reciprocal.astype(np.float32)}
+                | {
+                    f"hits_at_{k}": (ranks.ranks[i].reshape(1, -1) <= k).astype(np.float32)
+                    for k in HITS
                 },
                 unit_digest=unit,
                 cost={"train_seconds": train_seconds, "bytes": float(4 * parameters)},

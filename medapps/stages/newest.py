@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.store import MANIFEST, Workspace
 
 
-def newest_graph(workspace: Workspace) -> Graph:
-    """The graph that the newest embedding was trained on, else the newest graph."""
-    embedding = workspace.newest("embedding")
+def newest_graph(workspace: Workspace, embedding: Path | None = None) -> Graph:
+    """The graph of an embedding, by default of the newest one, else the newest graph."""
+    embedding = embedding or workspace.newest("embedding")
     if embedding is not None:
         digest = json.loads((embedding / MANIFEST).read_text())["parents"]["graph"]
         for path in (workspace.root / "graphs").glob(f"*/{MANIFEST}"):

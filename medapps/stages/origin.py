@@ -12,7 +12,6 @@ from medapps.store import digest_of
 
 if TYPE_CHECKING:
     from medapps.embed.embedding import Embedding
-    from medapps.graph.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Origin:
             "seed": self.seed,
         }
 
-    def mark(self, report: Report, options: Mapping[str, Any], graph: Graph | None) -> Report:
+    def mark(self, report: Report, options: Mapping[str, Any]) -> Report:
         """The report with what a comparison must know: cost, training and recipe."""
-        recipe = [dict(self.recipe), dict(options), graph.digest if graph else ""]
+        recipe = [dict(self.recipe), dict(options)]
         marks = {"training": self.seed, "recipe": digest_of(recipe)[:16]}
         seconds = report.cost.get("train_seconds", 0.0) if report.task != "rank" else 0.0
         return replace(

@@ -9,10 +9,14 @@ from typing import Any
 
 from medapps.crop.crop import Crop
 from medapps.embed.embedding import Embedding
+from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.stages.newest import newest_graph
 from medapps.stages.origin import origin_of
+from medapps.stages.vectors import find_vectors
+from medapps.store import Workspace
 from medapps.tracking import Run
 
 
@@ -57,7 +61,7 @@ def rank_stage(
         def make(run: Run, folder: Path, stage: Stage = stage, dim: int = dim) -> None:
             reports, figures = sweep()
             numbers = {key: value for key, value in figures.items() if key.startswith("arr")}
-            report = origin_of(source, dim).mark(reports[dim], options, graph)
+            report = origin_of(source, dim).mark(reports[dim], options)
             report = replace(report, details=report.details | {"retention": numbers})
             run.metrics(report.metrics)
             run.metrics(report.cost)
@@ -67,3 +71,24 @@ def rank_stage(
 
         out.append(carry_out(bench, stage, make, Report.load))
     return out
+
+
+def find_ranked(
+    workspace: Workspace, method: str, dim: int | None, graph: Graph | None, embedding: Path | None
+) -> tuple[Embedding | Crop, Graph]:
+    """The newest embedding, or the newest crop of a baseline, and its graph."""
+    graph = graph or newest_graph(workspace, embedding)
+    if method == "med":
+        folder = embedding or workspace.newest("embedding", method="med", graph_digest=graph.digest)
+        if folder is None:
+            raise MedappsError(
+                f"No embedding of {graph.name} was trained in {workspace.root}.",
+                fix=f"Train one: medapps train --kg {graph.source}",
+            )
+        return Embedding.load(folder), graph
+    if dim is None:
+        raise MedappsError(f"{method} is made for one size.", fix="Say which: --dim 10.")
+    vectors, graph = find_vectors(workspace, method, dim, graph=graph)
+    if not isinstance(vectors.source, Crop):
+        raise MedappsError(f"The control {method} has no triples to rank.")
+    return vectors.source, graph

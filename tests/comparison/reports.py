@@ -16,8 +16,8 @@ def unit_report(method: str, values: np.ndarray, dim: int = 10, **more: Any) -> 
         "task": "recommend",
         "data": "toy",
         "seeds": tuple(range(len(values))),
-        "by_seed": {"full_ndcg_at_10": [float(row.mean()) for row in values]},
-        "units": {"full_ndcg_at_10": values},
+        "by_seed": {"full.ndcg_at_10": [float(row.mean()) for row in values]},
+        "units": {"full.ndcg_at_10": values},
         "unit_digest": "split",
         "cost": {"train_seconds": 2.0 * dim, "bytes": 4.0 * dim * 100},
     }

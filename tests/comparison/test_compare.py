@@ -43,7 +43,7 @@ def table(reports):
     return compare(reports)
 
 
-def row(table, method, dim=10, metric="full_ndcg_at_10"):
+def row(table, method, dim=10, metric="full.ndcg_at_10"):
     wanted = [r for r in table.rows if (r.method, r.dim, r.metric) == (method, dim, metric)]
     assert len(wanted) == 1
     return wanted[0]
@@ -57,7 +57,7 @@ def test_rows_have_the_promised_keys(table):
 def test_value_is_the_mean_over_seeds_inside_its_interval(table, reports):
     for report in reports:
         found = row(table, report.method, report.dim)
-        assert found.value == pytest.approx(report.metrics["full_ndcg_at_10"])
+        assert found.value == pytest.approx(report.metrics["full.ndcg_at_10"])
         assert found.low < found.value < found.high
         assert (found.seeds, found.units) == (3, 400)
 
@@ -78,8 +78,8 @@ def test_lower_is_better_where_it_is():
     worse = unit_report("dt", np.arange(100) % 7 + 3.0)
     better = unit_report("med", np.arange(100) % 7 + 1.0)
     renamed = [
-        unit_report(r.method, [0], by_seed={"mean_rank": r.by_seed["full_ndcg_at_10"]},
-                    units={"mean_rank": r.units["full_ndcg_at_10"]})
+        unit_report(r.method, [0], by_seed={"mean_rank": r.by_seed["full.ndcg_at_10"]},
+                    units={"mean_rank": r.units["full.ndcg_at_10"]})
         for r in (worse, better)
     ]  # fmt: skip
     table = compare(renamed)
@@ -88,7 +88,7 @@ def test_lower_is_better_where_it_is():
 
 
 def test_only_equal_units_are_paired(reports):
-    other = unit_report("pca", reports[1].units["full_ndcg_at_10"], unit_digest="another split")
+    other = unit_report("pca", reports[1].units["full.ndcg_at_10"], unit_digest="another split")
     table = compare([reports[0], other])
     assert row(table, "pca").verdict is None and row(table, "pca").difference is None
     assert row(table, "pca").low is not None
@@ -104,6 +104,13 @@ def test_metric_without_units_has_a_value_but_no_interval():
     table = compare([unit_report("med", [0.5], by_seed={"coverage": [0.2, 0.4]}, units={})])
     assert row(table, "med", metric="coverage").value == pytest.approx(0.3)
     assert row(table, "med", metric="coverage").low is None
+
+
+def test_method_without_a_size_stands_beside_every_size(reports):
+    table = compare([*reports, unit_report("none", np.full((1, 400), 0.1), dim=0)])
+    assert {r.dim for r in table.rows} == {10, 100}
+    assert row(table, "none", 10).verdict == row(table, "none", 100).verdict == "worse"
+    assert row(table, "none", 10).tier == "phone"
 
 
 def test_macro_f1_gets_interval_and_verdict_from_the_guesses():
@@ -125,7 +132,7 @@ def test_trainings_of_one_recipe_are_merged_and_the_newest_recipe_counts():
     old = [report("5 epochs", 0, 0.1), report("5 epochs", 1, 0.1)]
     new = [report("30 epochs", 0, 0.2), report("30 epochs", 1, 0.4), report("30 epochs", 1, 0.6)]
     (group,) = gather(old + new)
-    assert [r.metrics["full_ndcg_at_10"] for r in group.reports] == pytest.approx([0.2, 0.6])
+    assert [r.metrics["full.ndcg_at_10"] for r in group.reports] == pytest.approx([0.2, 0.6])
     assert compare(old + new).rows[0].value == pytest.approx(0.4)
     assert compare(old + new).rows[0].seeds == 2
 

@@ -86,9 +86,9 @@ def test_macro_f1_on_drawn_units_equals_scikit_learn_on_the_repeated_units():
 
 def test_trainings_that_differ_widen_the_interval():
     units = np.random.default_rng(3).random(2000)
-    same = measured([unit_report("med", units)] * 3, "full_ndcg_at_10")
+    same = measured([unit_report("med", units)] * 3, "full.ndcg_at_10")
     apart = measured(
-        [unit_report("med", units + shift) for shift in (-0.2, 0.0, 0.2)], "full_ndcg_at_10"
+        [unit_report("med", units + shift) for shift in (-0.2, 0.0, 0.2)], "full.ndcg_at_10"
     )
     narrow, wide = (interval(draw_values([one], seed=0)[0]) for one in (same, apart))
     assert wide[1] - wide[0] > 0.3 > 0.05 > narrow[1] - narrow[0]
@@ -97,7 +97,7 @@ def test_trainings_that_differ_widen_the_interval():
 def test_repetitions_of_one_training_are_not_counted_as_trainings():
     units = np.random.default_rng(4).random((2, 500))
     shifted = units + 0.3
-    both = measured([unit_report("med", units), unit_report("med", shifted)], "full_ndcg_at_10")
+    both = measured([unit_report("med", units), unit_report("med", shifted)], "full.ndcg_at_10")
     assert both.clusters == (0, 0, 1, 1)
     values = draw_values([both], draws=4000, seed=0)[0]
     # two trainings 0.3 apart: a quarter of the draws has the lower one twice

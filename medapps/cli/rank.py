@@ -1,0 +1,74 @@
+"""`medapps rank`: link prediction of every tier in one sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from medapps.cli.common import Job, Result, command
+
+
+@command("rank", example="medapps rank")
+def rank(
+    job: Job,
+    embedding: Annotated[
+        Path | None, typer.Option(help="An embedding's folder; by default the newest.")
+    ] = None,
+    kg: Annotated[
+        Path | None, typer.Option("--kg", help="The dataset; by default what it was trained on.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="med, or a baseline with --dim.")] = "med",
+    dim: Annotated[int | None, typer.Option(help="Size of the baseline.")] = None,
+    split: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    candidates: Annotated[
+        int | None, typer.Option(help="Rank among so many sampled entities; all by default.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Rank at most so many triples.")] = None,
+) -> Result:
+    """Filtered link prediction of every trained size: MRR, Hit@k, efficiency and retention."""
+    from medapps.stages import graph_stage, rank_stage
+    from medapps.stages.rank import find_ranked
+
+    settings = job.settings()
+    graph = graph_stage(job.bench, kg, settings.graph)[0] if kg else None
+    source, graph = find_ranked(job.workspace, method, dim, graph, embedding)
+    ranked = rank_stage(
+        job.bench,
+        graph,
+        source,
+        split=split,
+        candidates=candidates,
+        limit=limit,
+        seed=job.seed,
+    )
+    reports = [report for report, _ in ranked]
+    retention = reports[-1].details["retention"]
+    values: dict[str, Any] = {
+        "artifact": ranked[-1][1],
+        "data": graph.name,
+        "method": method,
+        "split": split,
+        "triples": reports[-1].details["triples"],
+        "candidates": reports[-1].details["candidates"],
+        "dims": {str(report.dim): report.metrics for report in reports},
+        **(retention if len(reports) > 1 else {"arr": None}),
+    }
+    return Result(values, [_table(values), "Next: medapps compare."])
+
+
+def _table(values: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    from medapps.cli.tables import cell
+
+    names = ("mrr", "hits_at_1", "hits_at_3", "hits_at_10", "effi")
+    arr = values["arr"]
+    title = f"{values['data']}: {values['triples']:,} {values['split']} triples"
+    table = Table(title=title if arr is None else f"{title}, ARR {arr:.3f}", title_justify="left")
+    for name in ("dim", "MRR", "Hit@1", "Hit@3", "Hit@10", "Effi"):
+        table.add_column(name, justify="right")
+    for dim, metrics in values["dims"].items():
+        table.add_row(dim, *(cell(metrics[name]) for name in names))
+    return table

@@ -1,0 +1,70 @@
+"""`medapps run`: a whole study from one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from medapps.cli.common import Job, Result, command
+
+if TYPE_CHECKING:
+    from medapps.settings import Settings
+
+
+@command("run", example="medapps run configs/skg_table.yaml --data ../data")
+def run(
+    job: Job,
+    file: Annotated[Path, typer.Argument(help="A YAML file with a study section.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="MEDAPPS_DATA", help="Folder that holds the data sets by name."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One seed and a small budget, to see that all runs.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
+    ] = None,
+) -> Result:
+    """Run a study: every method, size, task and seed; what is finished is skipped."""
+    job.config = file
+    return run_settings(job, job.settings(), data=data, quick=quick, out=out)
+
+
+def run_settings(
+    job: Job,
+    settings: Settings,
+    *,
+    data: Path | None = None,
+    quick: bool = False,
+    out: Path | None = None,
+) -> Result:
+    """Carry out a study and show its table."""
+    from medapps.cli.compare import tables
+    from medapps.cli.progress import training_bar
+    from medapps.comparison.write import copy_files
+    from medapps.study.plan import quick as reduced
+    from medapps.study.run import Watch, run_study
+
+    if quick:
+        settings = reduced(settings)
+    with job.stopping() as stop, training_bar(job) as bar:
+        done = run_study(job.bench, settings, data=data, watch=Watch(bar, stop))
+    where = done.folder
+    if out is not None:
+        copy_files(done.folder, out)
+        where = out
+    job.run_id = next(iter(done.runs.values()), None)
+    values = {
+        "artifact": where,
+        "study": settings.study.name,
+        "stages": len(done.ledger),
+        "skipped": done.skipped,
+        "carried_out": done.carried_out,
+        "runs": dict(done.runs),
+        "rows": done.comparison.plain(),
+    }
+    counts = f"{done.carried_out} stages carried out, {done.skipped} done before."
+    return Result(values, [*tables(done.comparison), f"{counts} Table and plots: {where}"])

@@ -1,0 +1,78 @@
+"""What a study asks for, once its settings are resolved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from medapps.config import validate
+from medapps.settings import Settings
+from medapps.study.config import CONTROLS, StudyConfig, StudyData, StudyTask
+
+SIZELESS = frozenset({"none", "oracle"})
+"""Controls that are the same at every size."""
+
+
+def settings_for(settings: Settings, item: StudyData) -> Settings:
+    """The settings with what one data set has to itself."""
+    if not item.set:
+        return settings
+    values = settings.plain()
+    for dotted, value in item.set.items():
+        *sections, last = dotted.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return validate(Settings, values, where=f"study.data, set of {item.name or item.synth}")
+
+
+def tasks_of(study: StudyConfig, item: StudyData) -> tuple[StudyTask, ...]:
+    """The tasks on a data set."""
+    return item.tasks or study.tasks
+
+
+def methods_of(study: StudyConfig, task: StudyTask) -> tuple[str, ...]:
+    """The methods of a task: controls have no triples to rank, and no vectors no labels."""
+    methods = task.methods or study.methods
+    if task.task == "rank":
+        return tuple(method for method in methods if method not in CONTROLS)
+    if task.task == "label":
+        return tuple(method for method in methods if method != "none")
+    return methods
+
+
+def dims_of(settings: Settings, task: StudyTask, method: str) -> tuple[int, ...]:
+    """The sizes of a method in a task, largest first; students stay below their teacher."""
+    study = settings.study
+    if method in SIZELESS:
+        return (0,)
+    dims = task.dims or study.dims or settings.train.dims
+    if method not in CONTROLS and method not in ("med", "dt"):
+        teacher = settings.baseline.teacher_dim or settings.train.dims[-1]
+        dims = tuple(dim for dim in dims if dim < teacher)
+    return tuple(sorted(dims, reverse=True))
+
+
+def quick(settings: Settings) -> Settings:
+    """The same study with one seed and a small budget: to see that everything runs."""
+    train, label, ncf = settings.train, settings.label, settings.recommend.ncf
+    study = settings.study
+    changes: dict[str, Any] = {
+        "train": train.model_copy(update={"epochs": min(train.epochs, 3)}),
+        "label": label.model_copy(update={"epochs": min(label.epochs, 10)}),
+        "recommend": settings.recommend.model_copy(
+            update={"ncf": ncf.model_copy(update={"epochs": min(ncf.epochs, 3)})}
+        ),
+        "baseline": settings.baseline.model_copy(
+            update={"search": settings.baseline.search.model_copy(update={"when": "off"})}
+        ),
+        "study": study.model_copy(
+            update={
+                "name": f"{study.name}-quick",
+                "seeds": study.seeds[:1],
+                "repeats": 1,
+                "limit": min(study.limit or 1000, 1000),
+            }
+        ),
+    }
+    return settings.model_copy(update=changes)

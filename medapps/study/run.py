@@ -1,0 +1,150 @@
+"""Run a study: every method, size, task and seed on every data set, then the comparison.
+
+Whatever is finished is skipped and interrupted trainings go on. Each data set is an MLflow
+experiment; the study is a run in it, opened again when the study is continued, whose description
+holds the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medapps.comparison.compare import Comparison
+from medapps.comparison.gather import Found
+from medapps.comparison.write import save_comparison
+from medapps.errors import MedappsError
+from medapps.settings import Settings
+from medapps.stages import Bench, compare_stage, graph_stage
+from medapps.store import digest_of, write_text
+from medapps.study.config import StudyData
+from medapps.study.data import data_folder
+from medapps.study.measure import Measuring
+from medapps.study.plan import settings_for
+from medapps.tracking import Run, track
+
+if TYPE_CHECKING:
+    from medapps.embed.train import Progress
+    from medapps.graph.graph import Graph
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told how trainings go, and who may stop them."""
+
+    progress: Callable[[Progress], None] | None = None
+    stop: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study leaves behind."""
+
+    comparison: Comparison
+    folder: Path
+    ledger: Mapping[str, bool]
+    """Stages, and whether they had to be carried out."""
+    runs: Mapping[str, str | None] = field(default_factory=dict)
+    """Per data set: the run of the study."""
+
+    @property
+    def carried_out(self) -> int:
+        return sum(self.ledger.values())
+
+    @property
+    def skipped(self) -> int:
+        return len(self.ledger) - self.carried_out
+
+
+def run_study(
+    bench: Bench, settings: Settings, *, data: Path | None = None, watch: Watch | None = None
+) -> StudyResult:
+    """Carry out settings.study; `data` is the folder that holds the data sets."""
+    study, watch = settings.study, watch or Watch()
+    if not study.data:
+        raise MedappsError(
+            "The study names no data set.", fix="Add study.data to its file: a name or a preset."
+        )
+    folders = [data_folder(bench, item, data) for item in study.data]
+    tables: list[tuple[Comparison, Path]] = []
+    runs: dict[str, str | None] = {}
+    for item, folder in zip(study.data, folders, strict=True):
+        own = settings_for(settings, item)
+        graph, _ = graph_stage(bench, folder, own.graph)
+        counts = f"{len(graph.entities):,} entities, {len(graph.train):,} triples"
+        bench.say(f"[bold]{graph.name}[/]: {counts}")
+        table, where, run_id = _run_on(bench, own, item, graph, watch)
+        tables.append((table, where))
+        runs[graph.name] = run_id
+    comparison, folder = _joined(bench, study.name, tables)
+    return StudyResult(comparison, folder, bench.ledger, runs)
+
+
+def _run_on(
+    bench: Bench, settings: Settings, item: StudyData, graph: Graph, watch: Watch
+) -> tuple[Comparison, Path, str | None]:
+    """The study on one data set, inside its own run."""
+    study = settings.study
+    place = bench.workspace.root / "studies"
+    place.mkdir(parents=True, exist_ok=True)
+    note = place / f"{digest_of([settings.plain(), item.plain(), graph.digest])[:16]}.json"
+    earlier = json.loads(note.read_text())["run_id"] if note.is_file() else None
+    with ExitStack() as stack:
+
+        @cache
+        def parent() -> Run:
+            run = stack.enter_context(
+                track(
+                    bench.workspace.root,
+                    experiment=graph.name,
+                    name=study.name,
+                    params={"study": study.plain()},
+                    tags={"study": study.name, "task": "study", "data": graph.name},
+                    reopen=earlier,
+                    enabled=bench.tracked,
+                )
+            )
+            if run.id:
+                write_text(note, json.dumps({"study": study.name, "run_id": run.id}))
+            return run
+
+        under = bench.under(parent)
+        found = Measuring(under, settings, item, graph, watch.progress, watch.stop).all()
+        tiers = {tier.dim: name for name, tier in settings.crop.tiers.items()}
+        table, folder = compare_stage(
+            under,
+            [Found.load(path) for path in found],
+            parent,
+            study=study.name,
+            reference=study.reference,
+            tiers=tiers,
+        )
+        opened = parent.cache_info().currsize > 0
+        return table, folder, parent().id if opened else earlier
+
+
+def _joined(
+    bench: Bench, name: str, tables: list[tuple[Comparison, Path]]
+) -> tuple[Comparison, Path]:
+    """The tables of all data sets as one, saved under the study's name."""
+    if len(tables) == 1:
+        return tables[0]
+    whole = Comparison(
+        tuple(row for table, _ in tables for row in table.rows), tables[0][0].reference
+    )
+    parents = {path.name: path.name for _, path in tables}
+    folder = bench.workspace.folder("comparison", digest_of([name, parents])[:16])
+    if bench.workspace.finished("comparison", folder.name) is None:
+        reports = [
+            key
+            for _, path in tables
+            for key in json.loads((path / "manifest.json").read_text())["about"]["reports"]
+        ]
+        about = {"study": name, "reports": reports}
+        save_comparison(whole, folder, about=about, parents=parents)
+    return whole, folder
