@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +58,7 @@ def crop(
             "crop.allow_untrained": allow_untrained,
         }
     )
-    from medapps.cli.tables import facts
+    from medapps.cli.tables import facts, rows
     from medapps.crop.choose import Wish, choose
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids
@@ -76,6 +76,8 @@ def crop(
     choice = choose(croppable(source), settings.crop, wish, names=names, quality=quality or None)
     made, folder = crop_stage(job.bench, source, choice, settings.crop, names=names, out=out)
     values = {"artifact": folder, **export_facts(made)}
+    show: list[Any] = [facts(values), "Next: medapps similar, or load_crop in Python."]
     if choice.curve is not None:
         values["retention"] = choice.curve.to_dicts()
-    return Result(values, [facts(values), "Next: medapps similar, or load_crop in Python."])
+        show.insert(0, rows(choice.curve))
+    return Result(values, show)

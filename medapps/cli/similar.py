@@ -48,8 +48,9 @@ def similar(
     values = {
         "dim": vectors.dim,
         "k": k,
-        "exact": not approximate,
+        "exact": found.exact,
         "recall": found.recall,
         "neighbours": found.table.to_dicts(),
     }
-    return Result(values, [rows(found.table)])
+    note = "exact" if found.exact else f"approximate, recall against exact {found.recall:.3f}"
+    return Result(values, [rows(found.table), note])

@@ -31,8 +31,9 @@ class Found:
     """Neighbours, and how far they can be trusted."""
 
     table: pl.DataFrame
-    recall: float
+    recall: float = 1.0
     """Share of the exact neighbours that are found: 1 for exact search, measured for an index."""
+    exact: bool = True
 
 
 def search(
@@ -40,7 +41,7 @@ def search(
 ) -> Found:
     """Exact search, or by an index that is kept in the folder `indexes` for the next time."""
     if indexes is None:
-        return Found(similar(crop, names, k, users_only=users_only), 1.0)
+        return Found(similar(crop, names, k, users_only=users_only))
     from medapps.crop.approximate import nearest_in, open_index, recall
 
     rows = candidates(crop, users_only=users_only)
@@ -48,7 +49,7 @@ def search(
     content = crop.manifest.digest if crop.manifest else crop.about.get("embedding") or "unsaved"
     index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}.faiss", crop, rows)
     table = as_table(crop, queries, *nearest_in(index, crop, queries, k))
-    return Found(table, recall(index, crop, rows, k))
+    return Found(table, recall(index, crop, rows, k), exact=False)
 
 
 def candidates(crop: Crop, *, users_only: bool) -> np.ndarray | None:
