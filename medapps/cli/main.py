@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 from medapps import __version__
-from medapps.cli import baseline, crop, data, doctor, similar, train, ui  # noqa: F401  (importing a file adds its commands)
+from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
+    baseline,
+    compare,
+    crop,
+    data,
+    doctor,
+    rank,
+    run,
+    similar,
+    train,
+    ui,
+)
 from medapps.cli.common import app
 
 
