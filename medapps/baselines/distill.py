@@ -132,7 +132,7 @@ class _Loop:
         self.identity = {
             "graph": graph.digest,
             "seed": seed,
-            "config": config.plain() | {"phases": [(p.epochs, p.rate, p.both) for p in phases]},
+            "config": config.plain() | {"phases": [[p.epochs, p.rate, p.both] for p in phases]},
         }
         if watch.folder is not None and has_checkpoint(watch.folder):
             self.at = load_checkpoint(watch.folder, self._state(), self.identity)
@@ -153,24 +153,25 @@ class _Loop:
         """What is left of one phase."""
         at, steps = self.at, self.sampler.steps
         start = sum(earlier.epochs for earlier in self.phases[: self.phases.index(phase)])
+        total = phase.epochs * steps
+        look = min(steps, max(1, total // 4)) if phase.both else 0
         while start <= at.epoch < start + phase.epochs:
-            still = phase.both and at.epoch == start and phase.epochs > 1
             while at.step < steps:
                 if at.step == 0:
                     at.loss_sum, at.loss_count = 0.0, 0
-                done = ((at.epoch - start) * steps + at.step) / (phase.epochs * steps)
-                value = self._update(phase, done, still)
+                now = (at.epoch - start) * steps + at.step
+                if phase.both and now == look:
+                    self._settle(self.config.epochs * steps / look)
+                value = self._update(phase, now / total, still=now < look)
                 if at.step % LOOK == 0:
                     at.loss_sum += self._checked(float(value))
                     at.loss_count += 1
                 at.step, at.count = at.step + 1, at.count + 1
                 self._tell()
-            if still:
-                self._settle()
             at.epoch, at.step = at.epoch + 1, 0
             self.watch.run.metric("loss", self.loss, at.epoch)
 
-    def _update(self, phase: Phase, done: float, still: bool) -> torch.Tensor:
+    def _update(self, phase: Phase, done: float, *, still: bool) -> torch.Tensor:
         """One step of the student and, unless it stands still, of a teacher that learns."""
         config, at = self.config, self.at
         batch = self.sampler.batch(at.epoch, at.step)
@@ -186,8 +187,8 @@ class _Loop:
             self.teacher.learn(shown, other.positive, other.negative, rate, at.count, other.ends)
         return value
 
-    def _settle(self) -> None:
-        """Give the teacher's Adagrad, after an epoch of looking on, the weight of a whole training.
+    def _settle(self, factor: float) -> None:
+        """Give the teacher's Adagrad, after some steps of looking on, the weight of a training.
 
         A trained model comes without its optimiser's state; with an empty one its first steps would
         be as long as those of an untrained model.
@@ -195,7 +196,7 @@ class _Loop:
         tables = self.teacher.tables
         for optimiser in (tables.entity_optimiser, tables.relation_optimiser):
             if "square" in optimiser.state:
-                optimiser.state["square"].mul_(self.config.epochs)
+                optimiser.state["square"].mul_(factor)
 
     def _checked(self, loss: float) -> float:
         if np.isfinite(loss):

@@ -16,7 +16,7 @@ from medapps.graph.ids import IdMap
 OFF = BaselineConfig(search=SearchConfig(when="off"))
 
 
-def make_graph(n: int = 300, relations: int = 4, seed: int = 0, valid: int = 200) -> Graph:
+def make_graph(n: int = 150, relations: int = 4, seed: int = 0, valid: int = 100) -> Graph:
     """Each relation leads from a point of the plane to the points nearest to a shifted place."""
     rng = np.random.default_rng(seed)
     points = rng.normal(size=(n, 3))
@@ -44,13 +44,19 @@ def graph() -> Graph:
     return make_graph()
 
 
+def short(epochs: int = 3, dims: tuple[int, ...] = (4, 16)) -> MedConfig:
+    """Settings under which the graph above is learned in some ten epochs."""
+    return MedConfig(
+        dims=dims, epochs=epochs, batch=128, chunk=64, negatives=32, threads=1, every=100,
+        lr=0.3, margin=2.0,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def train() -> MedConfig:
-    return MedConfig(
-        dims=(4, 16), epochs=6, batch=256, chunk=128, negatives=32, threads=1, every=100
-    )
+    return short()
 
 
 @pytest.fixture(scope="session")
-def teacher(graph: Graph, train: MedConfig) -> Crop:
-    return make_baseline("dt", graph, 16, OFF, train=train, seed=1)
+def teacher(graph: Graph) -> Crop:
+    return make_baseline("dt", graph, 16, OFF, train=short(10), seed=1)

@@ -1,0 +1,61 @@
+"""DT and the search for its margin and rate."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from medapps.baselines.config import BaselineConfig, SearchConfig
+from medapps.baselines.direct import alone, choose, default_margin
+from medapps.baselines.make import make_baseline
+from medapps.embed.config import MedConfig
+from medapps.embed.train import train_med
+from medapps.errors import MedappsError
+from tests.baselines.conftest import OFF, make_graph, short
+
+
+def test_dt_is_a_med_training_with_one_prefix(graph, train):
+    crop = make_baseline("dt", graph, 8, OFF, train=train, seed=3)
+    embedding = train_med(graph, short(dims=(8,)), seed=3)
+    assert np.array_equal(crop.entities, embedding.entities)
+    assert np.array_equal(crop.relations, embedding.relations)
+    assert crop.method == "dt" and crop.spec == embedding.specs[0]
+    assert crop.about["train_seconds"] == crop.about["own_seconds"] > 0
+
+
+def test_settings_of_several_prefixes_do_not_reach_one_alone():
+    med = MedConfig(
+        dims=(4, 16), margin=(3.0, 6.0), ml_down=1.0, negative_weights="smaller", dlw="fixed",
+        negative_norm="batch", submodels="one", rotate_at=0.5, patience=2, epochs=7, lr=0.3,
+    )  # fmt: skip
+    config = alone(med, 4)
+    assert config == MedConfig(dims=(4,), margin=3.0, scale_power=0.0, epochs=7, lr=0.3)
+    assert [default_margin(med, dim) for dim in (2, 4, 5, 16, 99)] == [3.0, 3.0, 6.0, 6.0, 6.0]
+
+
+def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
+    search = SearchConfig(margins=(1.0, 5.0), rates=(1.0,), epochs=2, triples=50)
+    config = BaselineConfig(search=search)
+    crop = make_baseline("dt", graph, 8, config, train=train, seed=3)
+    trials = crop.about["search_trials"]
+    tried = {(t["margin"], t["lr"]) for t in trials}
+    best = max((t for t in trials if t["lr"] == 0.3), key=lambda t: t["valid_mrr"])["margin"]
+    assert tried == {(1.0, 0.3), (5.0, 0.3), (best, 1.0)}
+    chosen = next(
+        t for t in trials if (t["margin"], t["lr"]) == (crop.about["margin"], crop.about["lr"])
+    )
+    at_best = [t["valid_mrr"] for t in trials if t["margin"] == best]
+    assert chosen["valid_mrr"] == max(at_best) and crop.spec.margin == best
+    assert crop.about["search_seconds"] == pytest.approx(sum(t["seconds"] for t in trials))
+    assert crop.about["train_seconds"] < crop.about["search_seconds"] + crop.about["own_seconds"]
+    json.dumps(crop.about)
+
+
+def test_search_without_validation_triples(train):
+    bare = make_graph(valid=0)
+    choice = choose(bare, train, 8, SearchConfig(), 0)
+    assert (choice.margin, choice.lr, choice.trials) == (2.0, 0.3, ())
+    with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
+        choose(bare, train, 8, SearchConfig(when="on"), 0)
