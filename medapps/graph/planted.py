@@ -16,7 +16,7 @@ FACETS = ("home", "work", "circle", "taste")
 FACET_DIM = 4
 WIDTH = len(FACETS) * FACET_DIM
 NOISE = 0.45
-LOYALTY = 0.7
+LOYALTY = 0.8
 """Chance that a user's topic in a facet is the usual one of the user's community."""
 _CHUNK = 1 << 18
 
