@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
 
 from medapps.graph.check import check_dataset
 from medapps.graph.edges import RELATIONS, shares
@@ -50,8 +51,9 @@ def smoothed(graph: Graph, width: int) -> np.ndarray:
     adjacency = one_way + one_way.T
     scale = 1 / np.sqrt(adjacency.sum(1) + 2)[:, None]
     basis = np.random.default_rng(0).standard_normal((n, width)).astype(np.float32)
-    for _ in range(40):
-        basis = np.linalg.qr(scale * (adjacency @ (scale * basis)) + basis)[0]
+    with threadpool_limits(1):
+        for _ in range(40):
+            basis = np.linalg.qr(scale * (adjacency @ (scale * basis)) + basis)[0]
     return basis * np.sqrt(n)
 
 
