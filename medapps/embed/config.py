@@ -44,7 +44,7 @@ class MedConfig(Config):
     """Negatives per chunk (shared) or per positive (independent)."""
     negative_mode: Literal["shared", "independent"] = "shared"
     """One set of negatives per chunk, or each positive its own."""
-    filter_known: bool = False
+    filter_known: bool = True
     """Leave out negatives that are training triples (the true entity is always left out)."""
     degree_share: Fraction = 0.0
     """Share of the negatives drawn in proportion to degree; the rest is uniform."""
@@ -58,7 +58,7 @@ class MedConfig(Config):
     decay: bool = True
     """Let the learning rate fall linearly to zero over the epochs."""
     optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
-    """Row-wise Adagrad (one number per row), Adam on touched rows, or Adam on the whole table."""
+    """Adagrad with one number per row and segment, Adam on touched rows, or on the whole table."""
     init_norm: PositiveFloat = 1.0
     """Expected length of a full vector at the start."""
 
@@ -66,13 +66,15 @@ class MedConfig(Config):
     """Margin of the score, one for all dims or one per dim."""
     temperature: NonNegativeFloat = 2.0
     """w2: how sharply negatives are weighted by their score."""
-    scale_power: NonNegativeFloat = 0.25
+    scale_power: NonNegativeFloat = 0.5
     """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
 
     ml_down: NonNegativeFloat = 0.0
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
     ml_up: NonNegativeFloat = 0.0
     """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
+    distil: NonNegativeFloat = 1.0
+    """How strongly the full size teaches each prefix how to rank a positive and its negatives."""
     ml_reduction: Literal["balanced", "joint"] = "balanced"
     """Mean over positives plus mean over negatives, or one mean over all."""
     positive_weights: Literal["uniform", "recip_dist", "prob", "neg_score", "literal"] = "uniform"
@@ -156,6 +158,7 @@ def mrl(**changes: Any) -> MedConfig:
     off: dict[str, Any] = {
         "ml_down": 0.0,
         "ml_up": 0.0,
+        "distil": 0.0,
         "positive_weights": "uniform",
         "negative_weights": "uniform",
     }
@@ -176,6 +179,7 @@ def paper(**changes: Any) -> MedConfig:
         "temperature": 1.0,
         "ml_down": 1.0,
         "ml_up": 1.0,
+        "distil": 0.0,
         "positive_weights": "recip_dist",
         "negative_weights": "smaller",
         "negative_norm": "batch",

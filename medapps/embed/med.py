@@ -10,8 +10,10 @@ negatives.
            negative_norm "batch": the softmax runs over the chunk, not one positive's negatives
     ML   = sum_i down H(s_{i-1}, [s_i]) + up H([s_{i-1}], s_i)          mutual learning
            H = Huber with delta 1, [.] = no gradient; mean over positives plus mean over negatives
+    KD   = sum_{i<n} a_i mean_b KL([P_n] || P_i)                        the full size teaches all
+           P_i = softmax of s_i over a positive and its negatives
     a_i  = 1 | exp(w3 d_i/d_n) | n softmax_i(w3 d_i/d_n)                dynamic loss weight
-    L    = sum_i a_i EI_i + ML
+    L    = sum_i a_i EI_i + ML + distil KD
 
 All weights p, w are constants for the gradient: dEI/ds is -p sigmoid(-s) on positives, w sigmoid(s)
 on negatives. Masked negatives are given the distance `FAR`, at which every term vanishes.
@@ -44,6 +46,7 @@ class Weights:
     ml_down: float = 0.0
     ml_up: float = 0.0
     ml_joint: bool = False
+    distil: float = 0.0
 
     @classmethod
     def of(cls, config: MedConfig) -> Weights:
@@ -56,6 +59,7 @@ class Weights:
             ml_down=config.ml_down,
             ml_up=config.ml_up,
             ml_joint=config.ml_reduction == "joint",
+            distil=config.distil,
         )
 
 
@@ -141,6 +145,35 @@ def _mutual(
     return value * (weights.ml_down + weights.ml_up)
 
 
+def _taught(
+    score: Tensor,
+    spare: Tensor,
+    grad: Tensor,
+    positive: tuple[Tensor, Tensor],
+    models: SubModels,
+    each: float,
+    *,
+    value: bool,
+) -> Tensor:
+    """Add the gradient of KD to grad (n, b, N) = dL/ds and to the positives' dL/dD; its value."""
+    distance, pull = positive  # (n, b)
+    scale, margin, share = models.scale[:, 0], models.margin[:, 0], models.share[:-1]
+    own = margin - scale * distance
+    total = torch.logaddexp(torch.logsumexp(score, -1), own)
+    own -= total
+    chance = torch.sub(score, total.unsqueeze(-1), out=spare)  # logarithms so far
+    kl = score.new_zeros(())
+    if value:
+        far = (chance[-1] - chance[:-1]).mul_(chance[-1].exp()).sum(-1)  # (n - 1, b)
+        near = (own[-1] - own[:-1]) * own[-1].exp()
+        kl = ((far + near) * share[:, 0]).sum() * each
+    chance.exp_()
+    own.exp_()
+    grad[:-1] += chance[:-1].sub_(chance[-1]).mul_(share * each)
+    pull[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * each * scale[:-1]
+    return kl
+
+
 def pairs(
     distance: Tensor,
     models: SubModels,
@@ -151,11 +184,13 @@ def pairs(
     *,
     value: bool,
     rows: Tensor | None = None,
+    positive: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """EI (n,) (zeros unless `value`), ML () and dL/dD (n, b, N) of negatives, a part of a batch.
+    """EI (n,) (zeros unless `value`), ML + KD () and dL/dD (n, b, N), for b of the positives.
 
     `masked` are flat positions in (b, N) that do not count; `buffers` are three tensors like
-    `distance`, the last of which becomes the gradient.
+    `distance`, the last of which becomes the gradient. KD also needs the distances (n, b) of the
+    positives and their gradient, to which it adds.
     """
     n, b, count = distance.shape
     score, spare, grad = buffers
@@ -170,13 +205,18 @@ def pairs(
     if value:
         ei = torch.mul(grad, softplus(score), out=spare).sum((1, 2)) * part
     mutual = n > 1 and bool(weights.ml_down or weights.ml_up)
+    taught = n > 1 and weights.distil > 0 and positive is not None
     ml = distance.new_zeros(())
     factor = models.share * part
-    if mutual:
+    if mutual or taught:
         torch.sigmoid(score, out=spare)
         grad.mul_(spare).mul_(factor)
-        each = 1.0 / (batch * (1 + count if weights.ml_joint else count))
-        ml = _mutual(score, grad, weights, each, masked)
+        if mutual:
+            each = 1.0 / (batch * (1 + count if weights.ml_joint else count))
+            ml = _mutual(score, grad, weights, each, masked)
+        if positive is not None and taught:
+            each = weights.distil / batch
+            ml = ml + _taught(score, spare, grad, positive, models, each, value=value)
         grad.mul_(-models.scale)
     else:
         grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)

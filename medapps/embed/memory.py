@@ -82,7 +82,7 @@ def needed_bytes(
     known = 24 * triples if config.filter_known else 0
     return {
         "tables": tables,
-        "optimiser": state_bytes(config.optimiser, rows, width),
+        "optimiser": state_bytes(config.optimiser, rows, width, len(config.dims)),
         "best state": tables if best_in_memory else 0,
         "step": 4 * (4 * touched * width + 6 * config.batch * width + 5 * small),
         "known triples": known + (4 * triples if config.subsampling else 0),

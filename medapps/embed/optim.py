@@ -1,7 +1,9 @@
 """Optimisers that move only the rows that a step touched, and dense Adam for small graphs.
 
-    adagrad    v_r += mean(g_r^2);  x_r -= lr g_r / (sqrt(v_r) + eps)
-               (one number per row: it does not change when the space is rotated)
+    adagrad    v_rj += mean(g_rj^2);  x_rj -= lr g_rj / (sqrt(v_rj) + eps)
+               (one number per row r and segment j; with one segment it is blind to rotations. The
+               first segments collect the gradients of all sub-models: sharing one v_r with them
+               would slow the later ones down)
     lazy_adam  Adam's moments on touched rows, bias correction by the global step
     adam       the same on every row at every step
 
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from medapps.embed.score import Bounds, scale_segments_, segment_sums
 from medapps.embed.table import blank
 
 EPS = 1e-10
@@ -29,36 +32,48 @@ class Optimiser:
 
     name: str
     state: dict[str, Tensor]
+    bounds: Bounds
 
     def step(self, table: Tensor, ids: Tensor, grad: Tensor, lr: float, count: int) -> None:
         """Move rows `ids` (u,), unique, by their summed gradients (u, width); overwrites grad."""
         if self.name == "adagrad":
-            _adagrad(table, self.state["square"], ids, grad, lr)
+            _adagrad(table, self.state["square"], ids, grad, lr, self.bounds)
         elif self.name == "lazy_adam":
             _lazy_adam(table, self.state, ids, grad, lr, count)
         else:
             _adam(table, self.state, ids, grad, lr, count)
 
+    def forget_axes(self) -> None:
+        """Level the state over the segments of each row, for a table that was rotated."""
+        square = self.state["square"]  # (rows, n)
+        widths = torch.tensor(self.bounds, dtype=square.dtype, device=square.device).diff()
+        square.copy_((square @ widths / self.bounds[-1]).unsqueeze(1).expand_as(square))
 
-def make_optimiser(name: str, table: Tensor) -> Optimiser:
-    """Fresh state for `table`."""
+
+def make_optimiser(name: str, table: Tensor, bounds: Bounds | None = None) -> Optimiser:
+    """Fresh state for `table`, whose columns are cut at `bounds` (one segment when None)."""
+    bounds = bounds or (0, table.shape[1])
     if name == "adagrad":
-        return Optimiser(name, {"square": torch.zeros(len(table), device=table.device)})
+        square = torch.zeros(len(table), len(bounds) - 1, device=table.device)
+        return Optimiser(name, {"square": square}, bounds)
     shape = (table.shape[0], table.shape[1])
     moments = {key: blank(shape, table.device).to(table.dtype) for key in ("first", "second")}
-    return Optimiser(name, moments)
+    return Optimiser(name, moments, bounds)
 
 
-def state_bytes(name: str, rows: int, width: int) -> int:
+def state_bytes(name: str, rows: int, width: int, segments: int) -> int:
     """Bytes of the state for a float32 table."""
-    return 4 * rows if name == "adagrad" else 8 * rows * width
+    return 4 * rows * segments if name == "adagrad" else 8 * rows * width
 
 
-def _adagrad(table: Tensor, square: Tensor, ids: Tensor, grad: Tensor, lr: float) -> None:
-    length = torch.linalg.vector_norm(grad, dim=1)
-    total = square[ids].add_(length.square_().div_(grad.shape[1]))
+def _adagrad(
+    table: Tensor, square: Tensor, ids: Tensor, grad: Tensor, lr: float, bounds: Bounds
+) -> None:
+    total = square[ids]  # (u, n)
+    widths = torch.tensor(bounds, dtype=grad.dtype, device=grad.device).diff()
+    total += segment_sums(grad * grad, bounds).T / widths
     square[ids] = total
-    grad.mul_(total.sqrt_().add_(EPS).reciprocal_().mul_(-lr).unsqueeze(1))
+    scale_segments_(grad, total.sqrt_().add_(EPS).reciprocal_().mul_(-lr).T, bounds)
     table.index_add_(0, ids, grad)
 
 

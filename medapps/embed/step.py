@@ -57,6 +57,22 @@ class Tables:
     relation_optimiser: Optimiser
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Some positives of a batch, as the losses of their negatives see them."""
+
+    distance: Tensor  # (n, b)
+    pull: Tensor  # (n, b): dL/dD so far
+    weight: Tensor | None  # (b,)
+    of: int
+    """Positives in the whole batch."""
+
+    def part(self, start: int, stop: int) -> Asked:
+        """Those from start to stop; `pull` stays shared."""
+        weight = None if self.weight is None else self.weight[start:stop]
+        return Asked(self.distance[:, start:stop], self.pull[:, start:stop], weight, self.of)
+
+
 class Step:
     """Does updates on the same tables again and again, reusing its buffers."""
 
@@ -95,13 +111,10 @@ class Step:
         clock.mark("score")
         weight = None if batch.weight is None else torch.from_numpy(batch.weight).to(self.device)
         negatives = batch.chunks[0].negatives.shape[-1]
-        ei, ml, dpos = positives(distance[..., 0], tiers.models, self.weights, negatives, weight)
+        near = distance[..., 0]  # (n, b)
+        ei, ml, pull = positives(near, tiers.models, self.weights, negatives, weight)
+        asked = Asked(near, pull, weight, b)
         clock.mark("loss")
-        dquery, dtarget = self.scorer.aligned_backward(
-            dpos.unsqueeze(-1), distance, kept, tiers.bounds
-        )
-        grad[b : 2 * b] = dtarget.squeeze(1)
-        clock.mark("score")
 
         groups = group(ids)
         total = None
@@ -110,31 +123,26 @@ class Step:
         else:
             total = torch.zeros(len(groups.ids), width, device=self.device)
             slots = torch.searchsorted(groups.ids, ids)
+        dquery = self._buffer("dquery", tuple(query.shape)).zero_()
         clock.mark("update")
         first = 2 * b
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
             last = first + chunk.negatives.size
-            w = None if weight is None else weight[part]
+            mine = asked.part(chunk.start, chunk.stop)
             if total is None:
-                got = self._shared(
-                    chunk,
-                    query[part],
-                    rows[first:last],
-                    tiers,
-                    b,
-                    w,
-                    value,
-                    dquery[part],
-                    grad[first:last],
-                )
+                ends = rows[first:last], grad[first:last]
+                got = self._shared(chunk, query[part], *ends, tiers, mine, dquery[part], value)
             else:
+                ends = ids[first:last], slots[first:last]
                 got = self._independent(
-                    chunk, query[part], ids[first:last], slots[first:last], tiers, b, w, value,
-                    dquery[part], total,
-                )  # fmt: skip
+                    chunk, query[part], *ends, tiers, mine, dquery[part], total, value
+                )
             ei, ml = ei + got[0], ml + got[1]
             first = last
+        dq, dtarget = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, kept, tiers.bounds)
+        dquery += dq
+        grad[b : 2 * b] = dtarget.squeeze(1)
         drelated = self._buffer("drelated", (b, width))
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
@@ -179,12 +187,11 @@ class Step:
         chunk: Chunk,
         query: Tensor,
         entity: Tensor,
-        tiers: Tiers,
-        batch: int,
-        weight: Tensor | None,
-        value: bool,
-        dquery: Tensor,
         dentity: Tensor,
+        tiers: Tiers,
+        asked: Asked,
+        dquery: Tensor,
+        value: bool,
     ) -> tuple[Tensor, Tensor]:
         """Every positive of a chunk against the chunk's negatives; adds to dquery and dentity."""
         n, count = len(tiers.dims), len(entity)
@@ -195,11 +202,9 @@ class Step:
             )
             self.scorer.pairs(query[start:stop], entity, tiers.bounds, distance)
             self.clock.mark("score")
-            got = pairs(
-                distance, tiers.models, self.weights, batch, self._masked(chunk, start, stop,
-                count), (spare[0], spare[1], spare[2]), value=value, rows=None if weight is None
-                else weight[start:stop],
-            )  # fmt: skip
+            masked = self._masked(chunk, start, stop, count)
+            buffers = spare[0], spare[1], spare[2]
+            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=value)
             ei, ml = ei + got[0], ml + got[1]
             self.clock.mark("loss")
             self.scorer.pairs_backward(
@@ -221,11 +226,10 @@ class Step:
         ids: Tensor,
         slots: Tensor,
         tiers: Tiers,
-        batch: int,
-        weight: Tensor | None,
-        value: bool,
+        asked: Asked,
         dquery: Tensor,
         total: Tensor,
+        value: bool,
     ) -> tuple[Tensor, Tensor]:
         """Every positive against its own K negatives; adds to dquery and to the summed rows."""
         n, width, count = len(tiers.dims), tiers.bounds[-1], chunk.negatives.shape[1]
@@ -236,15 +240,9 @@ class Step:
             distance, kept = self.scorer.aligned(query[start:stop], entity, tiers.bounds)
             distance = distance.contiguous()
             self.clock.mark("score")
-            spare = (
-                torch.empty_like(distance),
-                torch.empty_like(distance),
-                torch.empty_like(distance),
-            )
-            got = pairs(
-                distance, tiers.models, self.weights, batch, self._masked(chunk, start, stop,
-                count), spare, value=value, rows=None if weight is None else weight[start:stop],
-            )  # fmt: skip
+            masked = self._masked(chunk, start, stop, count)
+            buffers = tuple(torch.empty_like(distance) for _ in range(3))
+            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=value)
             ei, ml = ei + got[0], ml + got[1]
             self.clock.mark("loss")
             dq, de = self.scorer.aligned_backward(got[2], distance, kept, tiers.bounds)
@@ -252,6 +250,30 @@ class Step:
             total.index_add_(0, slots[part], de.reshape(-1, width))
             self.clock.mark("score")
         return ei, ml
+
+    def _loss(
+        self,
+        distance: Tensor,
+        tiers: Tiers,
+        asked: Asked,
+        masked: Tensor | None,
+        buffers: tuple[Tensor, ...],
+        *,
+        value: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """EI, ML + KD and dL/dD of the negatives of some positives; adds to asked.pull."""
+        score, spare, grad = buffers
+        return pairs(
+            distance,
+            tiers.models,
+            self.weights,
+            asked.of,
+            masked,
+            (score, spare, grad),
+            value=value,
+            rows=asked.weight,
+            positive=(asked.distance, asked.pull),
+        )
 
     def _blocks(self, rows: int, scores_per_row: int) -> list[tuple[int, int]]:
         """Row ranges whose scores fit the cache; one range where weights span the chunk."""

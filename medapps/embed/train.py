@@ -107,8 +107,13 @@ class _Training:
         device = _device(config.device)
         e = start_table(seed, 0, entities, width, config.init_norm, device)
         r = start_table(seed, 1, relations, relation_width, config.init_norm, device)
-        make = make_optimiser
-        self.tables = Tables(e, r, make(config.optimiser, e), make(config.optimiser, r))
+        cuts = [self.scorer.widths(dim) for dim in config.dims]
+        self.tables = Tables(
+            e,
+            r,
+            make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts))),
+            make_optimiser(config.optimiser, r, (0, *(cut[1] for cut in cuts))),
+        )
         self.clock = Clock()
         self.step = Step(self.scorer, Weights.of(config), self.tables, clock=self.clock)
         known = KnownTriples.of(self.train, entities) if config.filter_known else None
@@ -139,6 +144,8 @@ class _Training:
             while at.step < self.sampler.steps:
                 if at.count == turn:
                     turn_to_principal_axes(self.tables.entities, self.tables.relations)
+                    self.tables.entity_optimiser.forget_axes()
+                    self.tables.relation_optimiser.forget_axes()
                 self._update(total, turn)
                 done += 1
                 now = perf_counter()

@@ -243,3 +243,25 @@ def test_one_sub_model_is_the_plain_loss_whatever_the_switches():
     plain = -torch.sigmoid(-(5.0 - pos)) / pos.shape[1] * -1.0
     for result in results:
         torch.testing.assert_close(result, plain)
+
+
+def test_the_full_size_teaches_prefixes_its_distribution():
+    """Gradient of the distillation term against autograd on the plain formula."""
+    m, weights = models(), Weights(distil=0.7)
+    pos, neg = distances(b=4, k=1)[..., 0].requires_grad_(), distances(b=4, k=5).requires_grad_()
+    scores = torch.cat([pos.unsqueeze(-1), neg], -1)
+    log = torch.log_softmax(m.margin - m.scale * scores, -1)
+    teacher = log[-1].detach()
+    kl = (teacher.exp() * (teacher - log[:-1])).sum(-1).mean(-1)
+    truth = 0.7 * (kl * m.share[:-1, 0, 0]).sum()
+    truth.backward()
+    with torch.no_grad():
+        pull, plain = torch.zeros_like(pos), Weights()
+        near = (pos.detach(), pull)
+        with_kd = pairs(
+            neg.clone(), m, weights, 4, None, like(neg.detach()), value=True, positive=near
+        )
+        without = pairs(neg.clone(), m, plain, 4, None, like(neg.detach()), value=True)
+    torch.testing.assert_close(with_kd[1], truth.detach())
+    torch.testing.assert_close(with_kd[2] - without[2], neg.grad)
+    torch.testing.assert_close(pull, pos.grad)
