@@ -100,6 +100,8 @@ class RecommendConfig(Config):
     """Ranking that early stopping looks at."""
     refit: bool = False
     """Train again on training and validation items for the epochs that validation chose."""
+    references: tuple[Literal["popularity", "als", "bpr"], ...] = ("popularity",)
+    """Recommenders without a graph that are measured beside the network on the same split."""
     list_length: int = Field(default=10, ge=1)
     """Length of the lists from which catalogue coverage is counted."""
     few: tuple[int, ...] = (5, 10)

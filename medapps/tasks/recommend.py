@@ -17,7 +17,7 @@ from medapps.tasks.ncf import NeuMF
 from medapps.tasks.ncf_train import NcfFit, train_ncf
 from medapps.tasks.ranking import full_ranks, sampled_ranks
 from medapps.tasks.recommender import Recommender
-from medapps.tasks.reference import popularity_ranks
+from medapps.tasks.reference import reference_ranks
 from medapps.tasks.service import (
     Scaling,
     Source,
@@ -88,10 +88,9 @@ def train_recommender(
     by_seed = _collect([result.means(study, config) for result in ranked])
     segments = study.segments(config.few)
     units = _units(ranked, segments)
-    best = int(
-        np.argmax([max((row.get("valid", 0.0) for row in f.history), default=0) for f in fits])
-    )
+    best = int(np.argmax([_best_valid(fit) for fit in fits]))
     method, dim = ("none", 0) if vectors is None else (vectors.method, vectors.dim)
+    beside = {name: _reference(name, study, config) for name in config.references}
     report = Report(
         "recommend",
         method,
@@ -117,7 +116,8 @@ def train_recommender(
             "own_negatives": study.own_candidates,
             "notes": study.notes,
             "epochs": [fit.epoch for fit in fits],
-            "beside": {"popularity": _popularity(study, config)},
+            "valid": [_best_valid(fit) for fit in fits],
+            "beside": beside,
         },
     )
     run.metrics(report.metrics)
@@ -192,6 +192,11 @@ def _validator(study: Study, config: RecommendConfig) -> Callable[[NeuMF, Tensor
     )
 
 
+def _best_valid(fit: NcfFit) -> float:
+    """Validation ndcg@10 of the epoch that was kept; 0 without validation."""
+    return max((row.get("valid", 0.0) for row in fit.history), default=0.0)
+
+
 @dataclass(frozen=True)
 class _Ranked:
     """Ranks of one trained network on all test rows."""
@@ -260,10 +265,38 @@ def _segment_table(units: dict[str, np.ndarray], segments: dict[str, np.ndarray]
     return pl.DataFrame(rows)
 
 
-def _popularity(study: Study, config: RecommendConfig) -> dict[str, float]:
-    """The free reference: items by number of training interactions."""
-    full, sampled, lists = popularity_ranks(study, config.list_length)
-    return _Ranked(full, sampled, lists).means(study, config)
+def _reference(name: str, study: Study, config: RecommendConfig) -> dict[str, float]:
+    """Metrics of a recommender without a graph, on the same split."""
+    ranks = reference_ranks(study, name, config.list_length)
+    return _Ranked(ranks.full, ranks.sampled, ranks.lists).means(study, config)
+
+
+def reference_report(
+    name: str,
+    study: Study,
+    config: RecommendConfig,
+    *,
+    seeds: tuple[int, ...] = (0,),
+    data: str = "",
+) -> Report:
+    """Popularity, ALS or BPR as a report of its own, to be compared with the others."""
+    ranks = [reference_ranks(study, name, config.list_length, seed) for seed in seeds]
+    ranked = [_Ranked(r.full, r.sampled, r.lists) for r in ranks]
+    segments = study.segments(config.few)
+    units = _units(ranked, segments)
+    return Report(
+        "recommend",
+        name,
+        0,
+        data,
+        seeds,
+        _collect([result.means(study, config) for result in ranked]),
+        units,
+        study.digest,
+        {"train_seconds": float(np.mean([r.seconds for r in ranks])), "bytes": 0.0},
+        {"segments": _segment_table(units, segments)},
+        {"users": len(study.users), "items": len(study.items), "setting": ranks[0].setting},
+    )
 
 
 def _logger(run: Run, seed: int) -> Callable[[int, dict[str, float]], None]:

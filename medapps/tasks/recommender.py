@@ -182,13 +182,14 @@ class Recommender:
         self,
         folder: Path,
         *,
+        config: dict[str, Any] | None = None,
         parents: dict[str, str] | None = None,
         force: bool = False,
     ) -> None:
         """Write the recommender as a folder."""
-        config = self.config.plain()
+        ncf = self.config.plain()
         with writing(
-            folder, kind="recommender", config=config, parents=parents, force=force
+            folder, kind="recommender", config=config or ncf, parents=parents, force=force
         ) as draft:
             draft.arrays("model.safetensors", arrays_of(self.model))
             beside: dict[str, np.ndarray] = {"seen": self.seen.keys, "unknown": self.unknown}
@@ -198,7 +199,7 @@ class Recommender:
             draft.arrays("users_items.safetensors", beside)
             self.users.save(draft.path("users.safetensors"))
             self.items.save(draft.path("items.safetensors"))
-            draft.about = {"method": self.method, "dim": self.dim, "ncf": config}
+            draft.about = {"method": self.method, "dim": self.dim, "ncf": ncf}
 
     @classmethod
     def load(cls, folder: Path) -> Recommender:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,23 @@ def popularity_scores(study: Study) -> Scores:
     return lambda users: np.tile(count, (len(users), 1))
 
 
-def popularity_ranks(study: Study, top: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Full ranks, sampled ranks and lists of the popularity ranking on the test rows."""
-    return score_ranks(study, popularity_scores(study), top)
+@dataclass(frozen=True)
+class ReferenceRanks:
+    """Ranks of a reference on the test rows."""
+
+    full: np.ndarray  # (tests,)
+    sampled: np.ndarray  # (tests,)
+    lists: np.ndarray  # (tests, top)
+    seconds: float  # of all trainings, the search included
+    setting: dict[str, Any]
+
+
+def reference_ranks(study: Study, name: str, top: int, seed: int = 0) -> ReferenceRanks:
+    """Train a reference (popularity, als, bpr) and rank the test rows with it."""
+    if name == "popularity":
+        return ReferenceRanks(*score_ranks(study, popularity_scores(study), top), 0.0, {})
+    scores, setting, seconds = implicit_scores(study, name, seed)
+    return ReferenceRanks(*score_ranks(study, scores, top), seconds, setting)
 
 
 def score_ranks(
