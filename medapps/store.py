@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -88,12 +89,12 @@ def writing(
     folder = Path(folder)
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _recover(folder)
-        if folder.exists() and not force:
-            raise MedappsError(f"{folder} exists already.", fix="Use --force to replace it.")
-        if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
-            raise MedappsError(f"{folder} is not a medapps folder, so it is not replaced.")
-        with lock(folder.parent / f".{folder.name}.lock", f"Another command is writing {folder}."):
+        with lock(_lock_file(folder), f"Another command is writing {folder}."):
+            _put_back(folder)
+            if folder.exists() and not force:
+                raise MedappsError(f"{folder} exists already.", fix="Use --force to replace it.")
+            if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+                raise MedappsError(f"{folder} is not a medapps folder, so it is not replaced.")
             part = folder.parent / f".{folder.name}.part"
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
@@ -144,6 +145,7 @@ def _content_digest(kind: str, version: int, about: Mapping[str, Any], files: ob
 def _replace(part: Path, folder: Path) -> None:
     old = _old(folder)
     if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)  # left by a crash after both renames
         folder.replace(old)
     part.replace(folder)
     _sync(folder.parent)
@@ -154,11 +156,21 @@ def _old(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.old"
 
 
+def _lock_file(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.lock"
+
+
+def _put_back(folder: Path) -> None:
+    """Undo a replacement that was cut off between its two renames; the lock is held."""
+    if _old(folder).exists() and not folder.exists():
+        _old(folder).replace(folder)
+
+
 def _recover(folder: Path) -> None:
-    """Undo a replacement that was cut off between its two renames."""
-    old = _old(folder)
-    if old.exists() and not folder.exists():
-        old.replace(folder)
+    """The same for a reader, after any writer that is between the two has gone on."""
+    if _old(folder).exists() and not folder.exists():
+        with lock(_lock_file(folder), "", wait=True):
+            _put_back(folder)
 
 
 def read_manifest(
@@ -166,9 +178,12 @@ def read_manifest(
 ) -> Manifest:
     """The manifest of a saved noun, after its files have been compared with it."""
     folder = Path(folder)
-    _recover(folder)
     path = folder / MANIFEST
-    if not path.is_file():
+    for _ in range(3):  # a writer may be between its renames, even twice
+        if path.is_file():
+            break
+        _recover(folder)
+    else:
         raise MedappsError(f"{folder} holds no {kind}: it has no {MANIFEST}.")
     again = f"Make the {kind} again with --force."
     try:
@@ -264,13 +279,23 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full, read-only or forbidden disk into a sentence."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in _DISK_PROBLEMS:
+    except MedappsError:
+        raise
+    except Exception as error:
+        problem = _DISK_PROBLEMS.get(_os_error(error))
+        if problem is None:
             raise
         raise MedappsError(
-            f"Cannot write {path}: {_DISK_PROBLEMS[error.errno]}. Nothing half-written was left.",
+            f"Cannot write {path}: {problem}. Nothing half-written was left.",
             fix="Free some space or choose another place with --workspace.",
         ) from error
+
+
+def _os_error(error: Exception) -> int:
+    """The system's error number; polars only writes it into the text."""
+    number = getattr(error, "errno", None)
+    found = re.search(r"\(os error (\d+)\)", str(error)) if number is None else None
+    return int(found[1]) if found else number or 0
 
 
 @dataclass(frozen=True)

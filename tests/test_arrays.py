@@ -1,0 +1,95 @@
+"""Our array files are safetensors files: the library reads ours and we read the library's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from medapps.arrays import Blocks, open_arrays, write_arrays
+from medapps.errors import MedappsError
+
+DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
+ARRAYS = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5).filter(
+        lambda name: name != "__metadata__"
+    ),
+    st.sampled_from(DTYPES).flatmap(
+        lambda dtype: hnp.arrays(
+            dtype, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
+        )
+    ),
+    max_size=4,
+)
+
+
+@given(arrays=ARRAYS)
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_the_library_reads_what_we_write_and_we_read_it_too(
+    arrays: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    write_arrays(tmp_path / "a", arrays)
+    theirs = safetensors.numpy.load_file(tmp_path / "a")
+    safetensors.numpy.save_file(arrays, tmp_path / "b")
+    for name, array in arrays.items():
+        for found in (
+            theirs[name],
+            open_arrays(tmp_path / "a")[name],
+            open_arrays(tmp_path / "b")[name],
+        ):
+            assert found.dtype == array.dtype and found.shape == array.shape
+            assert found.tobytes() == array.tobytes()
+
+
+def test_blocks_are_written_one_after_another(tmp_path: Path) -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(8, 3)
+    pieces = (whole[i : i + 3] for i in range(0, 8, 3))
+    write_arrays(tmp_path / "a", {"x": Blocks((8, 3), "float32", pieces), "y": whole[:1]})
+    assert np.array_equal(safetensors.numpy.load_file(tmp_path / "a")["x"], whole)
+
+
+def test_bfloat16_travels_as_bit_patterns(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    bits = (np.array([1.0, -2.5, 3e38], np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    write_arrays(tmp_path / "a", {"x": Blocks((3,), "uint16", [bits], "BF16")})
+    read = load_file(tmp_path / "a")["x"]
+    assert read.dtype == torch.bfloat16
+    assert np.array_equal(open_arrays(tmp_path / "a")["x"], bits)
+    assert read[:2].tolist() == [1.0, -2.5]
+
+
+def test_arrays_are_mapped_and_read_only(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "a", {"x": np.zeros(3)})
+    array = open_arrays(tmp_path / "a")["x"]
+    assert isinstance(array, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda b: b[:4],
+        lambda b: b[:-1],
+        lambda b: b"\xff" * 8 + b[8:],
+        lambda b: b.replace(b"F64", b"F99"),
+        lambda b: b.replace(b"[3]", b"[9]"),
+        lambda b: b.replace(b"{", b"[", 1),
+        lambda b: b.replace(b"[3]", b"[-"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_a_sentence(spoil, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "x.safetensors"
+    write_arrays(path, {"x": np.zeros(3)})
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(MedappsError, match=r"x\.safetensors is not a readable array file"):
+        open_arrays(path)

@@ -1,0 +1,320 @@
+"""A saved folder is the old one or the new one, and never a damaged one without a word."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.graph.synth import synthesize
+from medapps.store import Workspace, digest_of, lock, read_manifest, stage_key, writing
+
+
+def write(folder: Path, text: str, *, force: bool = False) -> None:
+    with writing(folder, kind="note", force=force) as draft:
+        draft.path("a.txt").write_text(text)
+        draft.path("b.txt").write_text(text)
+
+
+CHILD = """
+from pathlib import Path
+from medapps.store import writing
+def write(text):
+    with writing(Path("note"), kind="note", force=True) as draft:
+        draft.path("a.txt").write_text(text)
+        draft.path("b.txt").write_text(text)
+"""
+
+
+def content(folder: Path) -> str:
+    """What a whole folder says; its two files must agree."""
+    read_manifest(folder, kind="note")
+    first, second = ((folder / name).read_text() for name in ("a.txt", "b.txt"))
+    assert first == second
+    return first
+
+
+def hidden(folder: Path) -> list[str]:
+    """Leftovers beside a folder, locks aside."""
+    return [
+        p.name for p in folder.parent.iterdir() if p.name.startswith(".") and p.suffix != ".lock"
+    ]
+
+
+def test_an_error_in_the_middle_leaves_the_old_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    write(folder, "old")
+    with pytest.raises(ZeroDivisionError), writing(folder, kind="note", force=True) as draft:
+        draft.path("a.txt").write_text("new")
+        raise ZeroDivisionError
+    assert content(folder) == "old"
+    assert hidden(folder) == []
+
+
+def test_a_process_killed_at_any_moment_leaves_a_whole_folder(tmp_path: Path) -> None:
+    code = (
+        CHILD
+        + """
+for number in range(100000):
+    write(str(number))
+    print(number, flush=True)
+"""
+    )
+    write(tmp_path / "note", "-1")
+    for attempt in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.003 * attempt)
+            process.send_signal(signal.SIGKILL)
+            printed = process.stdout.read().split()
+        last = int(printed[-1]) if printed else 0
+        # the last one reported, or the one that was just coming into place
+        assert int(content(tmp_path / "note")) in (last, last + 1)
+
+
+def test_a_replacement_cut_off_between_its_renames_is_undone(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    write(folder, "old")
+    folder.rename(tmp_path / ".note.old")
+    assert content(folder) == "old"
+    folder.rename(tmp_path / ".note.old")
+    with pytest.raises(MedappsError, match="exists already"):
+        write(folder, "new")
+    assert content(folder) == "old"
+
+
+def test_leftovers_of_a_crash_after_the_renames_do_no_harm(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    write(folder, "old")
+    write(tmp_path / ".note.old", "older")
+    write(tmp_path / ".note.part", "unfinished")
+    write(folder, "new", force=True)
+    assert content(folder) == "new"
+    assert hidden(folder) == []
+
+
+def test_readers_never_see_a_gap_while_a_writer_replaces(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    write(folder, "0")
+    code = CHILD + "for n in range(60): write(str(n))"
+    writer = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    while writer.poll() is None:
+        try:
+            read_manifest(folder, kind="note")
+        except MedappsError as error:  # files may change between two looks, the folder stays
+            assert "holds no" not in str(error)
+        except FileNotFoundError:
+            pass
+    assert writer.returncode == 0
+    assert content(folder) == "59"
+
+
+def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "note", "text")
+    (tmp_path / "note" / "b.txt").write_text("tExt")
+    with pytest.raises(MedappsError, match=r"b\.txt was altered .* again with --force"):
+        read_manifest(tmp_path / "note", kind="note")
+    (tmp_path / "note" / "b.txt").write_text("te")
+    with pytest.raises(MedappsError, match=r"b\.txt has 2 bytes where 4 were written"):
+        read_manifest(tmp_path / "note", kind="note")
+    (tmp_path / "note" / "b.txt").unlink()
+    with pytest.raises(MedappsError, match=r"b\.txt is missing"):
+        read_manifest(tmp_path / "note", kind="note")
+
+
+def test_a_flipped_byte_of_a_graph_is_named(tiny: Graph, tmp_path: Path) -> None:
+    tiny.save(tmp_path / "g")
+    path = tmp_path / "g" / "triples.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(MedappsError, match=r"triples\.safetensors was altered"):
+        Graph.load(tmp_path / "g")
+
+
+def edit(folder: Path, *, sign: bool = True, **changes: object) -> None:
+    """Change a manifest; signed, as one who knows the format would."""
+    path = folder / "manifest.json"
+    values = json.loads(path.read_text()) | changes
+    if sign:
+        keys = ("kind", "format_version", "about", "files")
+        values["digest"] = digest_of({key: values[key] for key in keys})
+    path.write_text(json.dumps(values))
+
+
+def test_manifests_that_lie_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    write(folder, "text")
+    good = (folder / "manifest.json").read_text()
+    for changes, words in (
+        ({"format_version": 2}, "format version 2; this medapps .* Upgrade medapps"),
+        ({"format_version": 0}, "format version 0.* again with --force"),
+        ({"kind": "graph"}, "holds a graph, not a note"),
+        ({"files": {"../secret": {"bytes": 0, "sha256": ""}}}, "outside its folder: '../secret'"),
+        ({"files": {"/etc/passwd": {"bytes": 0, "sha256": ""}}}, "outside its folder"),
+        ({"surprise": 1}, "is damaged"),
+    ):
+        (folder / "manifest.json").write_text(good)
+        edit(folder, **changes)
+        with pytest.raises(MedappsError, match=words):
+            read_manifest(folder, kind="note")
+    (folder / "manifest.json").write_text(good)
+    edit(folder, sign=False, about={"better": True})
+    with pytest.raises(MedappsError, match="its digest does not fit its content"):
+        read_manifest(folder, kind="note")
+    (folder / "manifest.json").write_text(good[:50])
+    with pytest.raises(MedappsError, match="is damaged"):
+        read_manifest(folder, kind="note")
+
+
+def test_a_second_writer_is_told_to_wait(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    with writing(folder, kind="note") as draft:
+        draft.path("a.txt").write_text("first")
+        draft.path("b.txt").write_text("first")
+        with pytest.raises(MedappsError, match=r"Another command is writing .* Wait for it"):
+            write(folder, "second")
+    assert content(folder) == "first"
+
+
+def test_two_processes_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
+    code = (
+        CHILD
+        + """
+import sys
+from medapps.errors import MedappsError
+for n in range(40):
+    try:
+        write(sys.argv[1] * 1000)
+    except MedappsError as error:
+        assert 'Another command' in str(error), error
+"""
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, name], cwd=tmp_path) for name in "xy"]
+    assert [process.wait() for process in both] == [0, 0]
+    assert content(tmp_path / "note") in ("x" * 1000, "y" * 1000)
+    assert hidden(tmp_path / "note") == []
+
+
+def test_a_lock_can_be_waited_for(tmp_path: Path) -> None:
+    code = (
+        "import fcntl, time; f = open('l', 'a'); fcntl.flock(f, fcntl.LOCK_EX)\n"
+        "print('held', flush=True); time.sleep(0.5)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(MedappsError, match="busy"), lock(tmp_path / "l", "busy"):
+            pass
+        with lock(tmp_path / "l", "busy", wait=True):
+            # its half second is over
+            assert holder.wait(5) == 0
+
+
+def test_other_peoples_folders_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    with pytest.raises(MedappsError, match="is not a medapps folder, so it is not replaced"):
+        write(tmp_path / "photos", "x", force=True)
+    assert (tmp_path / "photos" / "cat.jpg").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("how", ["array", "table", "text"])
+def test_a_full_disk_leaves_the_old_folder_and_a_sentence(how: str, small_disk: Path) -> None:
+    folder = small_disk / "note"
+    write(folder, "old")
+    numbers = np.random.default_rng(0).random(1_000_000)
+    with (
+        pytest.raises(MedappsError, match=r"the disk is full\. Nothing half-written was left"),
+        writing(folder, kind="note", force=True) as draft,
+    ):
+        if how == "array":
+            draft.arrays("x.safetensors", {"x": numbers})
+        elif how == "table":
+            draft.table("x.parquet", pl.DataFrame({"x": numbers}))
+        else:
+            draft.path("x.txt").write_text("x" * 4_000_000)
+    assert content(folder) == "old"
+    assert hidden(folder) == []
+
+
+def test_synth_on_a_full_disk(small_disk: Path) -> None:
+    with pytest.raises(MedappsError, match="the disk is full"):
+        synthesize(small_disk / "data", "demo", users=40_000)
+    assert [path.name for path in small_disk.iterdir()] == [".data.lock"]
+
+
+def test_a_read_only_disk(small_disk: Path) -> None:
+    write(small_disk / "note", "old")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    assert content(small_disk / "note") == "old"
+    with pytest.raises(MedappsError, match=r"Cannot write .* the disk is read-only"):
+        write(small_disk / "other", "new")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_write_permission(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(MedappsError, match="you may not write there"):
+        write(tmp_path / "note", "new")
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "workspace").touch()
+    with pytest.raises(MedappsError, match="part of the path is a file"):
+        write(tmp_path / "workspace" / "note" / "x", "new")
+
+
+def test_a_workspace_knows_what_is_finished_and_what_is_newest(tmp_path: Path) -> None:
+    space = Workspace(tmp_path)
+    assert space.finished("note", "k") is None and space.newest("note") is None
+    for key in ("k", "l"):
+        with writing(space.folder("note", key), kind="note") as draft:
+            draft.about = {"name": key}
+            draft.path("a.txt").write_text(key)
+    assert space.finished("note", "k") == space.folder("note", "k")
+    assert space.newest("note") == space.folder("note", "l")
+    assert space.newest("note", name="k") == space.folder("note", "k")
+    (space.folder("note", "k") / "a.txt").write_text("K")
+    assert space.finished("note", "k") is None
+
+
+def test_a_stage_key_follows_everything_that_matters() -> None:
+    base = ("train", 1, {"a": 1, "b": 2}, {"graph": "x"})
+    same = stage_key("train", 1, {"b": 2, "a": 1}, {"graph": "x"})
+    assert stage_key(*base) == same
+    others = [("crop", *base[1:]), ("train", 2, *base[2:]), (*base[:2], {"a": 2}, base[3])]
+    others.append((*base[:3], {"graph": "y"}))
+    assert len({same, *(stage_key(*other) for other in others)}) == 5
