@@ -98,6 +98,8 @@ def negative_weights(
     batch = weights.negative_norm == "batch"
     shape = (-1, b * count) if batch else (-1, b, count)
     first = {"own": 0, "smaller": 1, "uniform": n}[weights.negative_weights]
+    if weights.temperature == 0:  # a softmax of zeros would count masked negatives
+        first = n
     if first < n:
         torch.mul(score[: n - first], weights.temperature, out=spare[first:])
         torch.softmax(spare[first:].view(shape), -1, out=out[first:].view(shape))
