@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from medapps.cli.common import Job, Result, command
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from medapps.comparison import Comparison
+    from medapps.comparison.compare import Row
     from medapps.comparison.grid import Grid, Line
     from medapps.tracking import Run
 
@@ -72,32 +74,53 @@ def tables(comparison: Comparison) -> list[Table]:
 
 
 def _table(grid: Grid, reference: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
     from rich.table import Table
 
-    from medapps.comparison.grid import metric_title, number, seconds, size, verdict
+    from medapps.comparison.grid import metric_title, seconds, size, verdict
 
-    table = Table(title=grid.title, title_justify="left")
-    for title in ("tier", "method", *map(metric_title, grid.metrics), f"against {reference}"):
-        table.add_column(title)
-    for title in ("train s", "size", "seeds"):
-        table.add_column(title, justify="right")
+    metrics = grid.metrics[: 4 if Console().width >= 110 else 2]
+    repeated = {row.seeds for line in grid.lines for row in line.rows.values()}
+    table = Table(
+        title=grid.title,
+        title_justify="left",
+        caption=escape(_caption(repeated, reference)),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("tier", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    for metric in metrics:
+        table.add_column(metric_title(metric), no_wrap=True)
+    table.add_column(f"vs {reference}", no_wrap=True)
+    for title in ("train s", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
     before = None
     for line in grid.lines:
         if before not in (None, line.dim):
             table.add_section()
         first = line.first
-        shown = [line.rows.get(metric) for metric in grid.metrics]
         table.add_row(
             tier_title(line) if line.dim != before else "",
             line.method,
-            *(f"[bold green]{number(r)}[/]" if r and r.best else number(r) for r in shown),
-            _coloured(verdict(first, reference)),
+            *(_value(line.rows.get(m), whole=m == metrics[0]) for m in metrics),
+            _short(verdict(first, reference)),
             seconds(first.train_seconds),
             size(first.bytes),
-            str(first.seeds),
         )
         before = line.dim
     return table
+
+
+def _value(row: Row | None, *, whole: bool) -> str:
+    """The first metric with its interval, the others without; the best one marked."""
+    from medapps.comparison.grid import number
+
+    text = number(row) if whole or row is None else f"{row.value:.3f}"
+    return f"[bold green]{escape(text)}[/]" if row and row.best else escape(text)
 
 
 def tier_title(line: Line) -> str:
@@ -105,6 +128,14 @@ def tier_title(line: Line) -> str:
     return f"{line.tier} {line.dim}" if line.tier != str(line.dim) else line.tier
 
 
-def _coloured(text: str) -> str:
-    colour = {"better": "green", "worse": "red"}.get(text, "dim")
-    return f"[{colour}]{text}[/]"
+def _short(verdict: str) -> str:
+    """A verdict in few letters; the caption says what they mean."""
+    words = {"better": "[green]better[/]", "worse": "[red]worse[/]", "(reference)": "[dim]·[/]"}
+    return words.get(verdict, "[dim]=[/]" if verdict != "–" else "–")
+
+
+def _caption(seeds: set[int], reference: str) -> str:
+    return (
+        f"[ ] 95 % interval   = no difference from {reference} shown   "
+        f"runs per value: {', '.join(map(str, sorted(seeds)))}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medapps.comparison.compare import Comparison, Row
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CONTROLS = ("none", "random", "shuffled", "oracle")
 _MARKERS = "osD^vP*Xph<>"
 
 
@@ -26,23 +28,42 @@ def figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
                 yield f"{stem}_{name}.png", _figure(grid, rows, draw)
 
 
-Draw = Callable[["Axes", str, list[Row], str, str], None]
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn."""
+
+    method: str
+    colour: str
+    marker: str
+    aside: float
+    """Step to the side, as a power of ten, so that intervals do not cover each other."""
+
+    @property
+    def line(self) -> str:
+        return ":" if self.method in CONTROLS else "-"
+
+
+Draw = Callable[["Axes", Look, list[Row]], None]
 
 
 def _figure(grid: Grid, rows: list[Row], draw: Draw) -> Figure:
     """Axes with one series per method; drawn without pyplot, so nothing stays open."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(grid.title)
     axes.set_xscale("log")
     axes.set_ylabel(metric_title(grid.metrics[0]))
-    for i, method in enumerate(sorted({row.method for row in rows})):
+    methods = sorted({row.method for row in rows}, key=lambda name: (name in CONTROLS, name))
+    for i, method in enumerate(methods):
         series = sorted((row for row in rows if row.method == method), key=lambda row: row.dim)
-        draw(axes, method, series, f"C{i % 10}", _MARKERS[i % len(_MARKERS)])
+        look = Look(
+            method, f"C{i % 10}", _MARKERS[i % len(_MARKERS)], 0.012 * (i - len(methods) / 2)
+        )
+        draw(axes, look, series)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     return figure
 
 
@@ -59,11 +80,20 @@ def _retention(rows: list[Row], reference: str) -> Draw:
     top = max(whole, key=lambda row: (row.dim, row.value))
     scale = 100 / top.value if top.value else 1.0
 
-    def draw(axes: Axes, method: str, series: list[Row], colour: str, marker: str) -> None:
+    def draw(axes: Axes, look: Look, series: list[Row]) -> None:
         bars = [[scale * _bars(row)[side] for row in series] for side in (0, 1)]
-        dims = [row.dim for row in series]
+        dims = [row.dim * 10**look.aside for row in series]
         values = [scale * row.value for row in series]
-        axes.errorbar(dims, values, bars, label=method, color=colour, marker=marker, capsize=3)
+        axes.errorbar(
+            dims,
+            values,
+            bars,
+            label=look.method,
+            color=look.colour,
+            marker=look.marker,
+            ls=look.line,
+            capsize=3,
+        )
         axes.set_xlabel("dim")
         axes.set_ylabel(f"{metric_title(top.metric)}, % of {top.method} at {top.dim}")
         axes.set_xticks(sorted({row.dim for row in rows}))
@@ -78,18 +108,25 @@ def _cost(row: Row, name: str) -> float | None:
 
 
 def _scatter(name: str, title: str) -> Draw:
-    def draw(axes: Axes, method: str, series: list[Row], colour: str, marker: str) -> None:
+    def draw(axes: Axes, look: Look, series: list[Row]) -> None:
         known = [row for row in series if _cost(row, name)]
         if not known:  # controls cost nothing: a level to compare with
             for row in series:
-                axes.axhline(row.value, color=colour, ls=":", lw=1)
-            axes.plot([], [], color=colour, ls=":", label=method)
+                axes.axhline(row.value, color=look.colour, ls=":", lw=1)
+            axes.plot([], [], color=look.colour, ls=":", label=look.method)
             return
         bars = [[_bars(row)[side] for row in known] for side in (0, 1)]
         costs = [_cost(row, name) or 0.0 for row in known]
         values = [row.value for row in known]
         axes.errorbar(
-            costs, values, bars, label=method, color=colour, marker=marker, ls="", capsize=3
+            costs,
+            values,
+            bars,
+            label=look.method,
+            color=look.colour,
+            marker=look.marker,
+            ls="",
+            capsize=3,
         )
         for cost, row in zip(costs, known, strict=True):
             axes.annotate(str(row.dim), (cost, row.value), (4, 4), textcoords="offset points")
