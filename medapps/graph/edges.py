@@ -132,8 +132,8 @@ def _draw(
             break
         drawn = rng.random(missing + missing // 8 + 16) * activity[-1]
         heads = np.minimum(np.searchsorted(activity, drawn), users - 1).astype(np.int32)
-        fresh = np.concatenate([keys, _pairs(relation, row, place, heads, rng)])
-        keys = np.unique(fresh)
+        keys = np.sort(np.concatenate([keys, _pairs(relation, row, place, heads, rng)]))
+        keys = keys[np.append(True, keys[1:] != keys[:-1])]
         if len(fixed):
             keys = keys[~np.isin(keys, fixed, assume_unique=True)]
     surplus = len(fixed) + len(keys) - count
