@@ -75,7 +75,7 @@ class NcfConfig(Config):
     """Memory per step of the running mean of weights that is validated and kept; 0 is off."""
     epochs: int = Field(default=30, ge=0)
     """Most epochs that are trained."""
-    patience: int = Field(default=4, ge=1)
+    patience: int = Field(default=8, ge=1)
     """Validations without a better value before training stops."""
 
 
