@@ -19,6 +19,8 @@ from medapps.arrays import open_arrays, write_arrays
 from medapps.errors import MedappsError
 
 _BLOCK = 1 << 18
+_FENCE = 128
+_WIDEST_FENCE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,8 @@ class IdMap:
     """int64 (n + 1,): name i is text[offsets[i]:offsets[i + 1]]."""
     text: np.ndarray | None = None
     """uint8: all names, one after another."""
+    fences: np.ndarray | None = None
+    """uint8 (f, width): every 128th name of a saved map, so that a search touches few pages."""
 
     @classmethod
     def of(cls, names: pl.Series) -> IdMap:
@@ -117,8 +121,7 @@ class IdMap:
         text = np.frombuffer((series.str.join("")[0] or "").encode(), np.uint8)
         width = int(lengths.max()) + 1
         wanted = _padded(text, _running(lengths)[:-1], lengths, width)
-        low = np.zeros(len(series), np.int64)
-        high = np.full(len(series), len(self), np.int64)
+        low, high = self._between_fences(wanted)
         while (low < high).any():
             middle = np.minimum((low + high) // 2, len(self) - 1)
             name, size = self._padded_names(middle, width)
@@ -129,11 +132,20 @@ class IdMap:
         name, size = self._padded_names(at, width)
         return at, (name == wanted) & (size == lengths)
 
+    def _between_fences(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The range of ids in which each of the padded names has its place."""
+        if self.fences is None:
+            return np.zeros(len(wanted), np.int64), np.full(len(wanted), len(self), np.int64)
+        fences = np.ascontiguousarray(self.fences).view(f"S{self.fences.shape[1]}").reshape(-1)
+        low = np.maximum(np.searchsorted(fences, wanted, "left") - 1, 0) * _FENCE
+        return low, np.minimum(np.searchsorted(fences, wanted, "right") * _FENCE, len(self))
+
     def _padded_names(self, ids: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         assert self.offsets is not None and self.text is not None
-        starts = self.offsets[ids]
-        lengths = self.offsets[ids + 1] - starts
-        return _padded(self.text, starts, lengths, width), lengths
+        offsets, text = np.asarray(self.offsets), np.asarray(self.text)  # not the slower memmap
+        starts = offsets[ids]
+        lengths = offsets[ids + 1] - starts
+        return _padded(text, starts, lengths, width), lengths
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that make up the map."""
@@ -144,7 +156,15 @@ class IdMap:
 
     def save(self, path: Path) -> None:
         """Write the map to one array file."""
-        write_arrays(path, self.arrays())
+        arrays = self.arrays()
+        if self.integers is None and len(self) > 8 * _FENCE:
+            every = np.arange(0, len(self), _FENCE)
+            assert self.offsets is not None
+            width = int((self.offsets[every + 1] - self.offsets[every]).max())
+            if 0 < width <= _WIDEST_FENCE:
+                names, _ = self._padded_names(every, width)
+                arrays["fences"] = names.view(np.uint8).reshape(-1, width)
+        write_arrays(path, arrays)
 
     @classmethod
     def load(cls, path: Path) -> IdMap:
@@ -152,15 +172,21 @@ class IdMap:
         arrays = open_arrays(path)
         if set(arrays) == {"integers"}:
             return cls(arrays["integers"])
-        if set(arrays) != {"offsets", "text"}:
+        if set(arrays) - {"fences"} != {"offsets", "text"}:
             raise MedappsError(f"{path} is not an id map.")
-        return cls(None, arrays["offsets"], arrays["text"])
+        return cls(None, arrays["offsets"], arrays["text"], arrays.get("fences"))
 
     def subset(self, ids: np.ndarray) -> IdMap:
         """The map of some of the names; `ids` ascending and distinct."""
         if self.integers is not None:
             return IdMap(np.ascontiguousarray(self.integers[ids]))
-        return IdMap(None, *self._gather(ids))
+        assert self.offsets is not None
+        offsets = _running(self.offsets[ids + 1] - self.offsets[ids])
+        text = np.empty(int(offsets[-1]), np.uint8)
+        for start in range(0, len(ids), _BLOCK):
+            part = ids[start : start + _BLOCK]
+            text[offsets[start] : offsets[start + len(part)]] = self._gather(part)[1]
+        return IdMap(None, offsets, text)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IdMap):

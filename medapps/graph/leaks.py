@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ SURE = 0.98
 """A relation that tells a label this often tells it; friends of a kind do not come near."""
 LEAST_USERS = 20
 MOST_CLASSES = 1000
+_AT_ONCE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -34,30 +36,40 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
     user is judged by the others), or nearly all users that have the relation share one class.
     """
     user = graph.entities.ids(labels["user"])
+    classes = {
+        name: frame for name in labels.columns[1:] if len(frame := _classes(user, labels[name]))
+    }
     leaks: list[Leak] = []
-    links = _links(graph)
-    for column in labels.columns[1:]:
-        values = labels[column]
-        if values.dtype.is_float() or values.dtype.is_nested():
-            continue
-        frame = pl.DataFrame({"user": user, "label": values.rank("dense").cast(pl.Int32)})
-        frame = frame.filter(pl.col("user") >= 0).drop_nulls()
-        classes = frame["label"].n_unique()
-        if not 2 <= classes <= min(MOST_CLASSES, len(frame) // 2):
-            continue
-        common = float(np.bincount(frame["label"].to_numpy()).max() / len(frame))
-        if common < SURE:
-            known = links.join(frame.lazy(), on="user").collect(engine="streaming")
+    for links in _links(graph):
+        for column, frame in classes.items():
+            known = links.join(frame, on="user")
+            common = float(np.bincount(frame["label"].to_numpy()).max() / len(frame))
             leaks += _by_neighbour(known, graph, column) + _by_having(known, graph, column, common)
-    return leaks
+    return sorted(leaks, key=lambda leak: (leak.column, leak.relation))
 
 
-def _links(graph: Graph) -> pl.LazyFrame:
-    """Every (user, relation, direction, neighbour) of the training triples."""
-    head, relation, tail = (graph.train[:, i] for i in range(3))
-    ahead = pl.LazyFrame({"user": head, "relation": relation, "other": tail})
-    back = pl.LazyFrame({"user": tail, "relation": relation, "other": head})
-    return pl.concat([ahead.with_columns(ahead=True), back.with_columns(ahead=False)])
+def _classes(user: np.ndarray, values: pl.Series) -> pl.DataFrame:
+    """(user, label) of a column that can be told from something else; empty when it cannot."""
+    frame = pl.DataFrame(schema={"user": pl.Int32, "label": pl.Int32})
+    if values.dtype.is_float() or values.dtype.is_nested():
+        return frame
+    known = pl.DataFrame({"user": user, "label": values.rank("dense").cast(pl.Int32)})
+    known = known.filter(pl.col("user") >= 0).drop_nulls()
+    sizes = np.bincount(known["label"].to_numpy())
+    count = np.count_nonzero(sizes)
+    usable = 2 <= count <= min(MOST_CLASSES, len(known) // 2) and sizes.max() < SURE * len(known)
+    return known if usable else frame
+
+
+def _links(graph: Graph) -> Iterator[pl.DataFrame]:
+    """(user, relation, direction, neighbour) of all training triples, some relations at once."""
+    relation = graph.train[:, 1]
+    batch = np.cumsum(np.bincount(relation, minlength=len(graph.relations))) // _AT_ONCE
+    for number in np.unique(batch):
+        rows = graph.train[batch[relation] == number] if batch[-1] else graph.train
+        ahead = pl.DataFrame({"user": rows[:, 0], "relation": rows[:, 1], "other": rows[:, 2]})
+        back = ahead.select(user="other", relation="relation", other="user")
+        yield pl.concat([ahead.with_columns(ahead=True), back.with_columns(ahead=False)])
 
 
 def _by_neighbour(known: pl.DataFrame, graph: Graph, column: str) -> list[Leak]:

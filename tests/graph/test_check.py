@@ -11,6 +11,8 @@ import pytest
 
 from medapps.graph.beside import read_interactions
 from medapps.graph.check import Check, check_dataset
+from medapps.graph.leaks import label_leaks
+from medapps.graph.read import read_graph
 from medapps.graph.split import leave_one_out
 
 
@@ -145,3 +147,19 @@ def test_published_oddities(name: str, unseen: list[int], data: Callable[[str], 
 @pytest.mark.parametrize("name", ["ml-100k", "ciao", "douban-book", "blogcatalog"])
 def test_real_social_sets_have_no_leak(name: str, data: Callable[[str], Path]) -> None:
     assert check_dataset(data(name)).errors == ()
+
+
+def test_leaks_are_the_same_when_few_relations_are_looked_at_at_once(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = pl.read_parquet(copy / "labels.parquet")
+    for column in ("gender", "segment"):
+        add(copy, labels.select(head="user", relation=pl.lit(f"has_{column}"), tail=column))
+    graph = read_graph(copy)
+    whole = label_leaks(graph, labels)
+    monkeypatch.setattr("medapps.graph.leaks._AT_ONCE", 100)
+    assert label_leaks(graph, labels) == whole
+    assert [(leak.column, leak.relation) for leak in whole] == [
+        ("gender", "has_gender"),
+        ("segment", "has_segment"),
+    ]
