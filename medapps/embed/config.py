@@ -101,7 +101,7 @@ class MedConfig(Config):
     """Stop after this many validations without a better mean MRR; null trains to the end."""
     every: PositiveInt = 5
     """Epochs between validations."""
-    valid_fraction: Fraction = 0.0
+    valid_fraction: Fraction = 0.02
     """Part of the training triples held out where no validation split is given."""
     valid_triples: PositiveInt = 2000
     """At most this many triples are ranked in a validation."""

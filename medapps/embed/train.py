@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
 
@@ -14,21 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.crop.score import ScoreSpec
+from medapps.embed.build import make_tables, make_tiers, pick_device, specs_of
 from medapps.embed.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
 from medapps.embed.config import MedConfig
 from medapps.embed.draw import HOLDOUT, SUBMODELS, stream
 from medapps.embed.embedding import Embedding
-from medapps.embed.med import SubModels, Weights, shares, step_w3
+from medapps.embed.med import Weights, step_w3
 from medapps.embed.memory import check_memory, keep_pages, needed_bytes, peak_rss_bytes
 from medapps.embed.negatives import sampler_of
-from medapps.embed.optim import make_optimiser
 from medapps.embed.rank import mean_mrr
 from medapps.embed.rotate import turn_to_principal_axes
-from medapps.embed.score import bounds_of, make_scorer
-from medapps.embed.step import PHASES, Clock, Step, Tables, Tiers
+from medapps.embed.score import make_scorer
+from medapps.embed.step import PHASES, Clock, Step, Tiers
 from medapps.embed.sweep import rank_tables
-from medapps.embed.table import start_table
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph, KnownTriples
 from medapps.tracking import NO_RUN, Run
@@ -97,22 +95,15 @@ class _Training:
         self.progress, self.stop = progress, stop
         self.train, self.valid = split_validation(graph, config, seed)
         self.scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
-        width, relation_width, _ = self.scorer.widths(config.dims[-1])
+        width = self.scorer.widths(config.dims[-1])[0]
         entities, relations = len(graph.entities), len(graph.relations)
         best_in_memory = config.patience is not None and folder is None
         needed = needed_bytes(
             entities, relations, width, len(self.train), config, best_in_memory=best_in_memory
         )
         self.needed = check_memory(needed, config)
-        device = _device(config.device)
-        e = start_table(seed, 0, entities, width, config.init_norm, device)
-        r = start_table(seed, 1, relations, relation_width, config.init_norm, device)
-        cuts = [self.scorer.widths(dim) for dim in config.dims]
-        self.tables = Tables(
-            e,
-            r,
-            make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts))),
-            make_optimiser(config.optimiser, r, (0, *(cut[1] for cut in cuts))),
+        self.tables = make_tables(
+            config, self.scorer, entities, relations, seed, pick_device(config.device)
         )
         self.clock = Clock()
         self.step = Step(self.scorer, Weights.of(config), self.tables, clock=self.clock)
@@ -131,7 +122,8 @@ class _Training:
         self.saved, self.saving = perf_counter(), 0.0
         self.loss = float("nan")
         self.figures: dict[str, float] = {}
-        self._tiers = lru_cache(maxsize=256)(self._make_tiers)
+        device = self.tables.entities.device
+        self._tiers = lru_cache(maxsize=256)(partial(make_tiers, config, self.scorer, device))
 
     def run(self) -> Embedding:
         config, at = self.config, self.at
@@ -157,7 +149,7 @@ class _Training:
                     shown = now
                     self._show(done, now - begun, total)
             seconds = perf_counter() - epoch_began
-            self._end_epoch(seconds, (self.sampler.steps - first) * config.batch)
+            self._end_epoch(seconds, len(self.train) - first * config.batch)
             if perf_counter() - self.saved > 20 * self.saving:
                 self._save()
         return self._finish()
@@ -199,22 +191,6 @@ class _Training:
             return self._tiers(tuple(int(i) for i in drawn), None, w3)
         centre = int(draws.integers(n))
         return self._tiers(tuple(range(max(0, centre - 1), min(n, centre + 2))), centre, w3)
-
-    def _make_tiers(self, active: tuple[int, ...], only: int | None, w3: float | None) -> Tiers:
-        config = self.config
-        dims = tuple(config.dims[i] for i in active)
-        share = shares(config.dlw, config.w3 if w3 is None else w3, config.dims)
-        columns = (
-            [config.scales[i] for i in active],
-            [config.margins[i] for i in active],
-            [float(share[i]) if only in (None, i) else 0.0 for i in active],
-        )
-        device = self.tables.entities.device
-        return Tiers(
-            dims,
-            bounds_of(self.scorer, dims),
-            SubModels(*(torch.tensor(c, device=device).view(-1, 1, 1) for c in columns)),
-        )
 
     def _end_epoch(self, seconds: float, triples: int) -> None:
         at, config = self.at, self.config
@@ -344,14 +320,6 @@ class _Training:
         )
 
 
-def specs_of(config: MedConfig) -> tuple[ScoreSpec, ...]:
-    """How each prefix scores."""
-    return tuple(
-        ScoreSpec(scorer=config.scorer, norm=config.norm, scale=scale, margin=margin)
-        for scale, margin in zip(config.scales, config.margins, strict=True)
-    )
-
-
 def split_validation(graph: Graph, config: MedConfig, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Training and validation triples; a part of the training triples is held out where early
     stopping needs it.
@@ -367,11 +335,3 @@ def split_validation(graph: Graph, config: MedConfig, seed: int) -> tuple[np.nda
         chosen = stream(seed, HOLDOUT).choice(len(valid), config.valid_triples, replace=False)
         valid = valid[np.sort(chosen)]
     return train, valid
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise MedappsError("No CUDA device is usable here.", fix="Use --device cpu.")
-    return torch.device(name)

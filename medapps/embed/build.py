@@ -1,0 +1,75 @@
+"""The parts of a training, made from its config: tables with optimisers, and sub-models."""
+
+from __future__ import annotations
+
+import torch
+
+from medapps.crop.score import ScoreSpec
+from medapps.embed.config import MedConfig
+from medapps.embed.med import SubModels, shares
+from medapps.embed.optim import make_optimiser
+from medapps.embed.score import TransE, bounds_of
+from medapps.embed.step import Tables, Tiers
+from medapps.embed.table import start_table
+from medapps.errors import MedappsError
+
+
+def make_tables(
+    config: MedConfig,
+    scorer: TransE,
+    entities: int,
+    relations: int,
+    seed: int,
+    device: torch.device,
+) -> Tables:
+    """Start values and fresh optimisers, whose segments are those of the dims."""
+    cuts = [scorer.widths(dim) for dim in config.dims]
+    e = start_table(seed, 0, entities, cuts[-1][0], config.init_norm, device)
+    r = start_table(seed, 1, relations, cuts[-1][1], config.init_norm, device)
+    return Tables(
+        e,
+        r,
+        make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts))),
+        make_optimiser(config.optimiser, r, (0, *(cut[1] for cut in cuts))),
+    )
+
+
+def make_tiers(
+    config: MedConfig,
+    scorer: TransE,
+    device: torch.device,
+    active: tuple[int, ...] | None = None,
+    only: int | None = None,
+    w3: float | None = None,
+) -> Tiers:
+    """Sub-models by index (all when None); `only` names the one that has an EI loss of its own."""
+    active = active or tuple(range(len(config.dims)))
+    dims = tuple(config.dims[i] for i in active)
+    share = shares(config.dlw, config.w3 if w3 is None else w3, config.dims)
+    columns = (
+        [config.scales[i] for i in active],
+        [config.margins[i] for i in active],
+        [float(share[i]) if only in (None, i) else 0.0 for i in active],
+    )
+    return Tiers(
+        dims,
+        bounds_of(scorer, dims),
+        SubModels(*(torch.tensor(c, device=device).view(-1, 1, 1) for c in columns)),
+    )
+
+
+def specs_of(config: MedConfig) -> tuple[ScoreSpec, ...]:
+    """How each prefix scores."""
+    return tuple(
+        ScoreSpec(scorer=config.scorer, norm=config.norm, scale=scale, margin=margin)
+        for scale, margin in zip(config.scales, config.margins, strict=True)
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; "auto" takes CUDA where it works."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise MedappsError("No CUDA device is usable here.", fix="Use --device cpu.")
+    return torch.device(name)
