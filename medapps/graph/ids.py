@@ -106,8 +106,10 @@ class IdMap:
         elif len(series) * 8 > len(self):
             return self._ids_by_join(series)
         else:
-            at, known = self._search(series.fill_null(""))
-        return np.where(known & series.is_not_null().to_numpy(), at, -1).astype(np.int32)
+            at, known = self._search(series.fill_null("") if series.null_count() else series)
+        if series.null_count():
+            known = known & series.is_not_null().to_numpy()
+        return np.where(known, at, -1).astype(np.int32)
 
     def _ids_by_join(self, series: pl.Series) -> np.ndarray:
         frame = self._all_names.to_frame().with_columns(id=pl.int_range(pl.len(), dtype=pl.Int32))
@@ -117,8 +119,16 @@ class IdMap:
 
     def _search(self, series: pl.Series) -> tuple[np.ndarray, np.ndarray]:
         """Binary search of all values at once; touches a few pages of a mapped file per value."""
-        lengths = series.str.len_bytes().cast(pl.Int64).to_numpy()
-        text = np.frombuffer((series.str.join("")[0] or "").encode(), np.uint8)
+        text_of = pl.col("name").str
+        measured = (
+            series.alias("name")
+            .to_frame()
+            .select(  # one query: each has its price
+                length=text_of.len_bytes().cast(pl.Int64), joined=text_of.join("")
+            )
+        )
+        lengths = measured["length"].to_numpy()
+        text = np.frombuffer((measured["joined"][0] or "").encode(), np.uint8)
         width = int(lengths.max()) + 1
         wanted = _padded(text, _running(lengths)[:-1], lengths, width)
         low, high = self._between_fences(wanted)
