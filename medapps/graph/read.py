@@ -213,6 +213,8 @@ def find_users(entities: IdMap, folder: Path, prefix: str) -> np.ndarray:
             return named.astype(np.int32)
     beside = known_users(folder)
     if beside is not None:
+        if entities.dtype == pl.String:
+            beside = beside.cast(pl.String)  # numbers in a text file
         ids = np.unique(entities.ids(beside))
         ids = ids[ids >= 0]
         if len(ids):

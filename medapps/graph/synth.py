@@ -37,9 +37,9 @@ class Preset:
     items: int
     shelves: int
     fewest: int
-    """Purchases that every user makes at least."""
+    """Draws of every user at least; a draw that repeats an item counts once."""
     purchases: float
-    """Mean purchases of a user."""
+    """Mean draws of a user."""
 
     def triples(self, users: int) -> int:
         """Triples of a graph with this many users."""
