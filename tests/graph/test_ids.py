@@ -66,3 +66,18 @@ def test_a_saved_map_is_the_same_map(names: list[str] | list[int], tmp_path: Pat
 def test_fractions_are_no_names() -> None:
     with pytest.raises(MedappsError, match="strings or integers, not Float64"):
         IdMap.of(pl.Series([0.5]))
+
+
+def test_a_large_saved_map_finds_names_between_its_fences(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    letters = np.array(list("ab\0é"))
+    names = ["".join(letters[rng.integers(0, 4, rng.integers(0, 9))]) for _ in range(20_000)]
+    names += ["x" * 60, "x" * 60 + "\0", "x" * 61]
+    IdMap.of(pl.Series(names)).save(tmp_path / "ids")
+    ids = IdMap.load(tmp_path / "ids")
+    assert ids.fences is not None
+    truth = {name: i for i, name in enumerate(sorted(set(names), key=lambda n: n.encode()))}
+    for _ in range(40):
+        asked = [names[i] for i in rng.integers(0, len(names), 20)] + names[-3:]
+        asked += ["".join(letters[rng.integers(0, 4, rng.integers(0, 10))]) for _ in range(20)]
+        assert ids.ids(pl.Series(asked)).tolist() == [truth.get(name, -1) for name in asked]
