@@ -25,7 +25,7 @@ import polars as pl
 
 from medapps.arrays import Blocks, open_arrays, write_arrays
 from medapps.crop.crop import Crop, load_crop
-from medapps.crop.export import export_crop
+from medapps.crop.export import export_files
 from medapps.crop.score import ScoreSpec
 from medapps.crop.similar import similar
 from medapps.graph.ids import IdMap
@@ -112,17 +112,16 @@ def export_case(folder: Path, source: Crop, dtype: str, form: str) -> dict[str, 
     os.sync()
     with peak_memory() as peak:
         began = time.perf_counter()
-        crop = export_crop(source, folder / "crop", dtype=dtype, form=form)
+        manifest = export_files(source, folder / "crop", dtype=dtype, form=form)
         export_seconds = time.perf_counter() - began
-    assert crop.manifest is not None
     os.sync()
     began = time.perf_counter()
     copy_through(folder / "crop", folder / "copy")
     copy_seconds = time.perf_counter() - began
     shutil.rmtree(folder / "copy")
-    total = crop.manifest.bytes
+    total = manifest.bytes
     maps = ("entities.safetensors", "relations.safetensors")
-    vectors = sum(entry["bytes"] for name, entry in crop.manifest.files.items() if name not in maps)
+    vectors = sum(entry["bytes"] for name, entry in manifest.files.items() if name not in maps)
     return {
         "bytes": total,
         "mib_without_id_map": round(vectors / 2**20, 2),

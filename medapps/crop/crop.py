@@ -108,14 +108,9 @@ class Crop:
         force: bool = False,
     ) -> Crop:
         """Write the crop as a folder and return it opened again."""
-        return write_crop(
-            folder,
-            Outgoing(self, self.dtype),
-            form=form,
-            config=config,
-            parents=parents,
-            force=force,
-        )
+        crop = Outgoing(self, self.dtype)
+        write_crop(folder, crop, form=form, config=config, parents=parents, force=force)
+        return load_crop(folder)
 
 
 def write_crop(
@@ -127,8 +122,8 @@ def write_crop(
     config: dict[str, Any] | None = None,
     parents: dict[str, str] | None = None,
     force: bool = False,
-) -> Crop:
-    """Stream a crop into `folder`, whole or not at all, and open it."""
+) -> Manifest:
+    """Stream a crop into `folder`, whole or not at all."""
     check_format(form)
     with writing(folder, kind="crop", config=config, parents=parents, force=force) as draft:
         write_files(draft, crop, form)
@@ -137,7 +132,7 @@ def write_crop(
         draft.metrics = measured  # beside the digest: equal crops stay equal
         kept = {key: value for key, value in origin.items() if key not in measured}
         draft.about = kept | crop_facts(crop, form)
-    return load_crop(folder)
+    return read_manifest(folder, kind="crop", verify_below=0)
 
 
 def crop_facts(crop: Outgoing, form: str) -> dict[str, Any]:

@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from medapps.crop.crop import Crop, write_crop
+from medapps.crop.crop import Crop, load_crop, write_crop
 from medapps.crop.files import VECTORS, check_format
 from medapps.crop.outgoing import BLOCK_BYTES, Outgoing
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.store import Manifest
 
 _EXAMPLES = 5
 
 
-def export_crop(
+def export_crop(source: Crop, folder: Path, **options: Any) -> Crop:
+    """Write what `export_files` writes, with its options, and open it."""
+    export_files(source, folder, **options)
+    return load_crop(folder)
+
+
+def export_files(
     source: Crop,
     folder: Path,
     *,
@@ -32,8 +39,8 @@ def export_crop(
     parents: dict[str, str] | None = None,
     force: bool = False,
     block_bytes: int = BLOCK_BYTES,
-) -> Crop:
-    """Stream `source` into `folder` and open it: users only, or the entities in `names`, or all.
+) -> Manifest:
+    """Stream `source` into `folder`: its users only, or the entities in `names`, or all.
 
     Needs memory for a few blocks and a few bytes per row, however wide `source` is.
     """
@@ -49,24 +56,17 @@ def export_crop(
     )
 
 
-def export_facts(crop: Crop) -> dict[str, Any]:
+def export_facts(manifest: Manifest) -> dict[str, Any]:
     """What a command reports about a crop on disk; sha256 is that of its file of vectors."""
-    manifest = crop.manifest
-    assert manifest is not None
-    form = manifest.about["format"]
-    file = VECTORS[form]
+    about = manifest.about
+    file = VECTORS[about["format"]]
+    kept = ("dim", "dtype", "format", "method", "rows", "users", "relations")
     return {
-        "dim": crop.dim,
-        "dtype": crop.dtype,
-        "format": form,
-        "tier": crop.about.get("tier"),
-        "method": crop.method,
+        **{key: about[key] for key in kept},
+        "tier": about.get("tier"),
+        "untrained": about.get("untrained", False),
         "bytes": manifest.bytes,
-        "rows": len(crop.entity_ids),
-        "bytes_per_row": round(manifest.bytes / max(1, len(crop.entity_ids)), 2),
-        "users": len(crop.users),
-        "relations": manifest.about["relations"],
-        "untrained": bool(crop.about.get("untrained")),
+        "bytes_per_row": round(manifest.bytes / max(1, about["rows"]), 2),
         "file": file,
         "sha256": manifest.files[file]["sha256"],
     }

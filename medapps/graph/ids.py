@@ -19,6 +19,7 @@ from medapps.arrays import open_arrays, write_arrays
 from medapps.errors import MedappsError
 
 _BLOCK = 1 << 18
+_GATHER = 1 << 14
 _FENCE = 128
 _WIDEST_FENCE = 256
 
@@ -193,8 +194,8 @@ class IdMap:
         assert self.offsets is not None
         offsets = _running(self.offsets[ids + 1] - self.offsets[ids])
         text = np.empty(int(offsets[-1]), np.uint8)
-        for start in range(0, len(ids), _BLOCK):
-            part = ids[start : start + _BLOCK]
+        for start in range(0, len(ids), _GATHER):
+            part = ids[start : start + _GATHER]
             text[offsets[start] : offsets[start + len(part)]] = self._gather(part)[1]
         return IdMap(None, offsets, text)
 

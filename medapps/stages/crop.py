@@ -12,7 +12,7 @@ import numpy as np
 
 from medapps.crop.choose import Choice
 from medapps.crop.crop import Crop, load_crop
-from medapps.crop.export import export_crop
+from medapps.crop.export import export_files
 from medapps.crop.prefix import Croppable, OneSize, cut
 from medapps.crop.register import log_crop
 from medapps.crop.retention import log_curve
@@ -20,13 +20,16 @@ from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.stages.bench import Bench, Stage, carry_out
-from medapps.store import MANIFEST, Workspace, digest_of
+from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest
 from medapps.tracking import Run, track
 
 if TYPE_CHECKING:
     import polars as pl
 
     from medapps.embed.embedding import Embedding
+
+_READ_WHOLE = 256 * 2**20
+"""Bytes up to which a Parquet crop is tried out as a model, which reads it whole."""
 
 
 def crop_stage(
@@ -37,8 +40,11 @@ def crop_stage(
     *,
     names: pl.Series | None = None,
     out: Path | None = None,
-) -> tuple[Crop, Path]:
-    """Export a crop of an embedding, or a baseline's crop, into the workspace or into `out`."""
+) -> tuple[Manifest, Path]:
+    """Export a crop of an embedding, or a baseline's crop, into the workspace or into `out`.
+
+    What was written is not read back: a Parquet crop may be larger than memory.
+    """
     crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
     if warning:
         bench.say(f"[yellow]Warning:[/] {warning}")
@@ -62,7 +68,7 @@ def crop_stage(
 
     def make(run: Run, folder: Path) -> None:
         began = time.perf_counter()
-        made = export_crop(
+        made = export_files(
             crop,
             folder,
             dtype=choice.dtype,
@@ -75,21 +81,23 @@ def crop_stage(
             parents={"source": digest} | ({"run": run.id} if run.id else {}),
             force=bench.force or out is None,
         )
-        assert made.manifest is not None
         seconds = time.perf_counter() - began
         run.metrics(
             {
-                "bytes": made.manifest.bytes,
-                "bytes_per_row": made.manifest.bytes / max(1, len(made.entity_ids)),
-                "export_mb_per_second": made.manifest.bytes / 1e6 / seconds,
+                "bytes": made.bytes,
+                "bytes_per_row": made.bytes / max(1, made.about["rows"]),
+                "export_mb_per_second": made.bytes / 1e6 / seconds,
             }
         )
         if choice.curve is not None:
             log_curve(run, choice.curve)
+        if config.format == "parquet" and made.bytes > _READ_WHOLE:
+            bench.say("Not logged as a model: a Parquet crop of this size is for other tools.")
+            return
         log_crop(run, folder, model=config.model, tier=choice.tier if _is_med(crop) else None)
 
     if out is None:
-        return carry_out(bench, stage, make, load_crop)
+        return carry_out(bench, stage, make, _manifest)
     if Path(out).exists() and not bench.force:
         raise MedappsError(f"{out} exists already.", fix="Use --force to replace it.")
     with track(
@@ -103,7 +111,11 @@ def crop_stage(
     ) as run:
         bench.on_run(run)
         make(run, out)
-    return load_crop(out), out
+    return _manifest(out), out
+
+
+def _manifest(folder: Path) -> Manifest:
+    return read_manifest(folder, kind="crop", verify_below=0)
 
 
 def _is_med(crop: Crop) -> bool:
