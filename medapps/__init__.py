@@ -23,6 +23,8 @@ _HOME = {
     "synthesize": "medapps.graph.synth",
     "Crop": "medapps.crop.crop",
     "load_crop": "medapps.crop.crop",
+    "BaselineConfig": "medapps.baselines.config",
+    "make_baseline": "medapps.baselines.make",
     "MedConfig": "medapps.embed.config",
     "Embedding": "medapps.embed.embedding",
     "train_med": "medapps.embed.train",

@@ -20,6 +20,7 @@ from medapps.tracking import NO_RUN
 ALONE: dict[str, Any] = {
     "ml_down": 0.0,
     "ml_up": 0.0,
+    "distil": 0.0,
     "positive_weights": "uniform",
     "negative_weights": "own",
     "negative_norm": "per_positive",

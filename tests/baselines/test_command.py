@@ -13,10 +13,15 @@ from medapps.cli.main import app
 from medapps.crop.crop import load_crop
 from tests.baselines.conftest import make_graph
 
-QUICK = (
-    "train.epochs=1 train.dims=[4,16] train.batch=256 train.chunk=128 train.negatives=16 "
-    "train.threads=1 baseline.search.when=off"
-).split()
+QUICK = [
+    "train.epochs=1",
+    "train.dims=[4,16]",
+    "train.batch=256",
+    "train.chunk=128",
+    "train.negatives=16",
+    "train.threads=1",
+    "baseline.search.when=off",
+]
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,8 @@ def test_settings_of_several_prefixes_do_not_reach_one_alone():
         negative_norm="batch", submodels="one", rotate_at=0.5, patience=2, epochs=7, lr=0.3,
     )  # fmt: skip
     config = alone(med, 4)
-    assert config == MedConfig(dims=(4,), margin=3.0, scale_power=0.0, epochs=7, lr=0.3)
+    plain = MedConfig(dims=(4,), margin=3.0, scale_power=0.0, distil=0.0, epochs=7, lr=0.3)
+    assert config == plain
     assert [default_margin(med, dim) for dim in (2, 4, 5, 16, 99)] == [3.0, 3.0, 6.0, 6.0, 6.0]
 
 
