@@ -32,6 +32,9 @@ from medapps.embed.config import MedConfig
 FAR = 1e6
 """Distance of a masked negative."""
 TINY = 1e-6
+LOG2E = 1.4426950408889634
+HIGHEST = 80.0
+"""Scores up to this can be raised to powers of e in float32."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,13 @@ class Weights:
     ml_up: float = 0.0
     ml_joint: bool = False
     distil: float = 0.0
+    plain_powers: bool = False
+    """Exponentials of scores are safe without a shift; the quick path may be taken."""
 
     @classmethod
-    def of(cls, config: MedConfig) -> Weights:
+    def of(cls, config: MedConfig, *, bounded: bool = False) -> Weights:
+        """The choices of `config`; `bounded` says that no score exceeds its margin."""
+        highest = max(1.0, config.temperature) * max(config.margins)
         return cls(
             temperature=config.temperature,
             positive_weights=config.positive_weights,
@@ -60,7 +67,18 @@ class Weights:
             ml_up=config.ml_up,
             ml_joint=config.ml_reduction == "joint",
             distil=config.distil,
+            plain_powers=bounded and highest < HIGHEST,
         )
+
+    @property
+    def quick(self) -> bool:
+        """May `_quick_pairs` stand in for the general path?"""
+        usual = self.negative_weights == "own" and self.negative_norm == "per_positive"
+        return self.plain_powers and usual and self.temperature > 0 and not self.mutual
+
+    @property
+    def mutual(self) -> bool:
+        return bool(self.ml_down or self.ml_up)
 
 
 @dataclass(frozen=True)
@@ -127,7 +145,7 @@ def positives(
     ei = (p * softplus(-score)).sum(1)
     grad = p.mul_(share).mul_(torch.sigmoid(-score)).neg_()
     ml = distance.new_zeros(())
-    if len(score) > 1 and (weights.ml_down or weights.ml_up):
+    if len(score) > 1 and weights.mutual:
         each = 1.0 / (score.shape[1] * (1 + negatives if weights.ml_joint else 1))
         ml = _mutual(score, grad, weights, each, None)
     return ei, ml, grad.mul_(-scale)
@@ -198,6 +216,9 @@ def pairs(
     score, spare, grad = buffers
     if masked is not None:
         distance.view(n, -1)[:, masked] = FAR
+    if weights.quick and not value:
+        _quick_pairs(distance, models, weights, batch, buffers, rows, positive)
+        return distance.new_zeros(n), distance.new_zeros(()), grad
     torch.mul(distance, -models.scale, out=score).add_(models.margin)
     negative_weights(score, weights, masked, grad, spare)
     part = (b if weights.negative_norm == "batch" else 1) / batch
@@ -206,7 +227,7 @@ def pairs(
     ei = distance.new_zeros(n)
     if value:
         ei = torch.mul(grad, softplus(score), out=spare).sum((1, 2)) * part
-    mutual = n > 1 and bool(weights.ml_down or weights.ml_up)
+    mutual = n > 1 and weights.mutual
     taught = n > 1 and weights.distil > 0 and positive is not None
     ml = distance.new_zeros(())
     factor = models.share * part
@@ -223,6 +244,49 @@ def pairs(
     else:
         grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)
     return ei, ml, grad
+
+
+def _quick_pairs(
+    distance: Tensor,
+    models: SubModels,
+    weights: Weights,
+    batch: int,
+    buffers: tuple[Tensor, Tensor, Tensor],
+    rows: Tensor | None,
+    positive: tuple[Tensor, Tensor] | None,
+) -> None:
+    """The gradient of the usual choices from one exponential per score, E = exp(s):
+
+    w = E^w2 / sum E^w2,  sigmoid(s) = E / (1 + E),  P = E / (sum E + E of the positive).
+    """
+    power, spare, grad = buffers
+    n, tau = len(distance), weights.temperature
+    torch.mul(distance, -LOG2E * models.scale, out=power).add_(LOG2E * models.margin)
+    if tau == 1.0 or tau == 2.0:
+        power.exp2_()
+        weighed = power if tau == 1.0 else torch.mul(power, power, out=grad)
+    else:
+        weighed = torch.mul(power, tau, out=grad).exp2_()
+        power.exp2_()
+    factor = -models.scale * models.share / batch  # (n, 1, 1): dL/dD = -c dL/ds
+    row = factor / weighed.sum(-1, keepdim=True).clamp_min_(1e-37)
+    if rows is not None:
+        row *= rows.view(1, -1, 1)
+    torch.add(power, 1.0, out=spare)
+    torch.div(power, spare, out=spare)
+    torch.mul(weighed, spare, out=grad).mul_(row)
+    if n == 1 or weights.distil == 0 or positive is None:
+        return
+    near, pull = positive  # (n, b)
+    scale, margin = models.scale[:, 0], models.margin[:, 0]
+    own = torch.exp(margin - scale * near)
+    total = power.sum(-1) + own
+    taught = factor[:-1] * weights.distil  # (n - 1, 1, 1)
+    teacher = power[-1] / total[-1].unsqueeze(-1)  # (b, N)
+    grad[:-1] += torch.mul(power[:-1], taught / total[:-1].unsqueeze(-1), out=spare[:-1])
+    grad[:-1] -= torch.mul(teacher, taught, out=spare[:-1])
+    own /= total
+    pull[:-1] += (own[:-1] - own[-1]) * taught[:, 0]
 
 
 def shares(mode: str, w3: float, dims: tuple[int, ...]) -> Tensor:

@@ -56,7 +56,12 @@ def segment_sums(x: Tensor, bounds: Bounds) -> Tensor:
     """(n, ...): sums of x (..., width) over each segment."""
     if len(bounds) - 1 <= FEW:
         return torch.stack([x[..., a:b].sum(-1) for a, b in pairwise(bounds)])
-    return torch.movedim(x @ _indicator(bounds, x.dtype, x.device), -1, 0).contiguous()
+    if even := even_width(bounds):
+        wide = x.reshape(-1, even) @ torch.ones(even, dtype=x.dtype, device=x.device)
+        wide = wide.view(*x.shape[:-1], -1)
+    else:
+        wide = x @ _indicator(bounds, x.dtype, x.device)
+    return torch.movedim(wide, -1, 0).contiguous()
 
 
 def scale_segments_(x: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
@@ -94,6 +99,8 @@ class TransE:
     bf16: bool = False
     """Matrix products in bfloat16; sums, roots and gradients of the loss stay in float32."""
     name: str = "transe"
+    bounded: bool = True
+    """Scores never exceed the margin, so their exponentials need no shift."""
 
     def widths(self, dim: int) -> tuple[int, int, int]:
         """Reals per entity, per relation and per query at `dim`."""

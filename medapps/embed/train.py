@@ -106,7 +106,8 @@ class _Training:
             config, self.scorer, entities, relations, seed, pick_device(config.device)
         )
         self.clock = Clock()
-        self.step = Step(self.scorer, Weights.of(config), self.tables, clock=self.clock)
+        weights = Weights.of(config, bounded=self.scorer.bounded)
+        self.step = Step(self.scorer, weights, self.tables, clock=self.clock)
         known = KnownTriples.of(self.train, entities) if config.filter_known else None
         self.sampler = sampler_of(self.train, entities, config, seed, known)
         self.at = Counters(w3=config.w3)

@@ -265,3 +265,42 @@ def test_the_full_size_teaches_prefixes_its_distribution():
     torch.testing.assert_close(with_kd[1], truth.detach())
     torch.testing.assert_close(with_kd[2] - without[2], neg.grad)
     torch.testing.assert_close(pull, pos.grad)
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("distil", [0.0, 0.7])
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_quick_path_equals_the_general_one(tau, distil, n):
+    m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n])
+    neg, near = distances(n=n, k=7, seed=3), distances(n=n)[..., 0]
+    masked, rows = torch.tensor([2, 15, 16]), torch.tensor([0.5, 1.5, 1.0, 0.7, 1.3], dtype=F64)
+    got = []
+    for plain in (False, True):
+        weights = Weights(temperature=tau, distil=distil, plain_powers=plain)
+        assert weights.quick == plain
+        pull = torch.zeros_like(near)
+        _, _, grad = pairs(
+            neg.clone(),
+            m,
+            weights,
+            5,
+            masked,
+            like(neg),
+            value=False,
+            rows=rows,
+            positive=(near, pull),
+        )
+        got.append((grad, pull))
+    torch.testing.assert_close(got[0][0], got[1][0])
+    torch.testing.assert_close(got[0][1], got[1][1])
+
+
+def test_the_quick_path_stays_finite_when_everything_is_masked_or_far():
+    m, near = models(), distances()[..., 0].float()
+    m = SubModels(*(x.float() for x in (m.scale, m.margin, m.share)))
+    neg = torch.full((3, 5, 4), 500.0)
+    weights = Weights(temperature=2.0, distil=1.0, plain_powers=True)
+    masked = torch.arange(8)  # every negative of the first two positives
+    pull = torch.zeros_like(near)
+    _, _, grad = pairs(neg, m, weights, 5, masked, like(neg), value=False, positive=(near, pull))
+    assert torch.isfinite(grad).all() and torch.isfinite(pull).all()
