@@ -11,6 +11,7 @@ import numpy as np
 from medapps.crop.crop import Crop
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
+from medapps.graph.ids import fence_bytes
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -52,12 +53,11 @@ def crop_bytes(
 
 def _name_bytes(source: Crop, rows: np.ndarray | None) -> int:
     ids = source.entity_ids
-    if rows is None:
-        return sum(part.nbytes for part in ids.arrays().values())
     if ids.offsets is None:
-        return 8 * len(rows)
-    lengths = ids.offsets[rows + 1] - ids.offsets[rows]
-    return int(lengths.sum()) + 8 * (len(rows) + 1)
+        return 8 * (len(ids) if rows is None else len(rows))
+    offsets = np.asarray(ids.offsets)
+    lengths = np.diff(offsets) if rows is None else offsets[rows + 1] - offsets[rows]
+    return int(lengths.sum()) + 8 * (len(lengths) + 1) + fence_bytes(lengths)
 
 
 @dataclass(frozen=True)

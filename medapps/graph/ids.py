@@ -210,6 +210,13 @@ class IdMap:
     __hash__ = None  # type: ignore[assignment]
 
 
+def fence_bytes(lengths: np.ndarray) -> int:
+    """Upper bound of what the fences of names with these lengths take in a saved map."""
+    if len(lengths) <= 8 * _FENCE:
+        return 0
+    return -(-len(lengths) // _FENCE) * min(int(lengths.max()), _WIDEST_FENCE)
+
+
 def _running(lengths: np.ndarray) -> np.ndarray:
     """Offsets of pieces with these lengths: 0, then their running sum."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -17,7 +17,7 @@ from medapps.crop.crop import load_crop
 from medapps.crop.score import ScoreSpec
 from medapps.embed.embedding import Embedding
 from medapps.graph.graph import Graph
-from tests.contracts import assert_sound
+from tests.contracts import assert_maker, assert_sound
 from tests.crop.conftest import make_crop
 
 DIMS = (5, 10, 40)
@@ -80,6 +80,14 @@ def test_crop_says_what_it_wrote(workspace: Path) -> None:
     assert np.array_equal(crop.entities, whole.entities[:, :10])
     name = pl.Series(["u00001é"])
     assert np.array_equal(crop.score(name, ["r1"], name), whole.crop(10).score(name, ["r1"], name))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_an_embedding_keeps_the_contract_of_crops(
+    workspace: Path, tmp_path: Path, dim: int
+) -> None:
+    folder = workspace / "embeddings" / "e"
+    assert_maker(lambda: Embedding.load(folder).crop(dim), tmp_path / "contract")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from medapps.crop.retention import log_curve, plot_curve, retention_curve, small
 from medapps.crop.score import ScoreSpec
 from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
 from tests.crop.conftest import make_crop
 
 
@@ -129,6 +130,17 @@ def test_the_bytes_foretold_are_those_written(
             written = sum(path.stat().st_size for path in folder.iterdir())
             told = crop_bytes(crop, dtype, rows, relations=relations)
             assert told - 16 * 2**10 <= written <= told
+
+
+def test_many_long_names_do_not_break_a_budget(tmp_path: Path) -> None:
+    names = IdMap.of(pl.Series([f"a_rather_long_name_of_a_user_{i:09d}" for i in range(50_000)]))
+    crop = Crop(np.zeros((50_000, 2), np.float32), names, 2, "med", ScoreSpec())
+    some = np.arange(0, 50_000, 3, dtype=np.int32)
+    for rows in (None, some):
+        listed = None if rows is None else names.names(rows)
+        export_crop(crop, tmp_path / "a", names=listed, force=True)
+        written = sum(path.stat().st_size for path in (tmp_path / "a").iterdir())
+        assert written <= crop_bytes(crop, "float32", rows) <= written + 16 * 2**10
 
 
 def test_the_largest_crop_that_fits_is_chosen(nested: Nested) -> None:
