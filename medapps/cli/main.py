@@ -12,6 +12,7 @@ from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
     compare,
     crop,
     data,
+    demo,
     doctor,
     label,
     rank,

@@ -22,10 +22,12 @@ def figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
     for grid in grids(comparison):
         stem = "_".join(filter(None, (grid.place.data, grid.place.task, grid.place.target)))
         rows = [line.rows[grid.metrics[0]] for line in grid.lines if grid.metrics[0] in line.rows]
-        yield f"{stem}_retention.png", _figure(grid, rows, _retention(rows, comparison.reference))
-        for name, draw in (("seconds", _against_seconds), ("bytes", _against_bytes)):
+        if any(row.dim for row in rows):
+            draw = _retention(rows, comparison.reference)
+            yield f"{stem}_retention.png", _figure(grid, rows, draw)
+        for name, scatter in (("seconds", _against_seconds), ("bytes", _against_bytes)):
             if any(_cost(row, name) for row in rows):
-                yield f"{stem}_{name}.png", _figure(grid, rows, draw)
+                yield f"{stem}_{name}.png", _figure(grid, rows, scatter)
 
 
 @dataclass(frozen=True)

@@ -11,38 +11,51 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from medapps.comparison.measure import Measured
+from medapps.comparison.measure import Matrix, Measured
 
-BLOCK_NUMBERS = 1 << 23
+BLOCK_NUMBERS = 1 << 22
 """Counts held in memory at once."""
 
 
 def unit_counts(units: int, draws: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Blocks float32 (draws in the block, units): how often each unit is in each draw."""
+    """Blocks float64 (draws in the block, units): how often each unit is in each draw."""
     block = max(1, BLOCK_NUMBERS // max(units, 1))
     for start in range(0, draws, block):
         size = min(block, draws - start)
         pick = rng.integers(0, units, (size, units))
         pick += np.arange(size)[:, None] * units
-        yield np.bincount(pick.ravel(), minlength=size * units).reshape(size, units).astype("f4")
+        counts = np.bincount(pick.ravel(), minlength=size * units)
+        yield counts.reshape(size, units).astype(np.float64)
 
 
 def draw_values(many: Sequence[Measured], *, draws: int = 2000, seed: int = 0) -> list[np.ndarray]:
     """Per method float64 (draws,): its metric on the same resampled units."""
     units = many[0].units
     assert all(one.units == units for one in many), [one.units for one in many]
-    parts: list[list[np.ndarray]] = [[] for _ in many]
+    matrices = [features for one in many for features in one.features]
+    sums: list[list[np.ndarray]] = [[] for _ in matrices]
     for counts in unit_counts(units, draws, np.random.default_rng(seed)):
-        transposed = np.ascontiguousarray(counts.T)
-        for part, one in zip(parts, many, strict=True):
-            sums = ((features.T @ transposed).T for features in one.features)
-            part.append(np.stack([one.finish(np.asarray(s), units) for s in sums]))
+        for place, part in zip(sums, _products(counts, matrices), strict=True):
+            place.append(part)
+    left = iter(np.concatenate(parts) for parts in sums)  # (draws, k) per run
     out = []
-    for part, one in zip(parts, many, strict=True):
-        by_run = np.concatenate(part, axis=1)  # (runs, draws)
+    for one in many:
+        by_run = np.stack([one.finish(next(left), units) for _ in one.features])  # (runs, draws)
         own = np.random.default_rng([seed, zlib.crc32(one.name.encode())])
         out.append(_over_trainings(by_run, one.clusters, own))
     return out
+
+
+def _products(counts: np.ndarray, matrices: Sequence[Matrix]) -> Iterator[np.ndarray]:
+    """counts @ matrix for each; the dense ones, mostly single columns, in one product."""
+    dense = [matrix for matrix in matrices if isinstance(matrix, np.ndarray)]
+    ends = np.cumsum([matrix.shape[1] for matrix in dense])[:-1]
+    products = iter(np.split(counts @ np.hstack(dense), ends, axis=1)) if dense else iter(())
+    for matrix in matrices:
+        if isinstance(matrix, np.ndarray):
+            yield next(products)
+        else:
+            yield np.asarray((matrix.T @ counts.T).T)
 
 
 def _over_trainings(

@@ -1,0 +1,74 @@
+"""Every shipped config loads, names its command, and plans something that exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from medapps.config import resolve
+from medapps.embed.config import paper
+from medapps.settings import Settings
+from medapps.study.demo import DEMO
+from medapps.study.plan import dims_of, methods_of, quick, settings_for, tasks_of
+
+FOLDER = Path(__file__).parents[2] / "configs"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+PROMISED = {
+    "demo", "paper", "fb15k237", "wn18rr", "skg_table", "ncf_ml1m", "baselines_fb15k237"
+}  # fmt: skip
+
+
+def test_promised_configs_are_there():
+    assert {path.stem for path in CONFIGS} >= PROMISED
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_config_loads_and_begins_with_its_command(path):
+    resolve(Settings, file=path)
+    first = path.read_text().splitlines()[0]
+    assert first.startswith(("# medapps run ", "# medapps train ")) and path.name in first
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_planned_sizes_are_trained(path):
+    settings = resolve(Settings, file=path)
+    for item in settings.study.data:
+        own = settings_for(settings, item)
+        for task in tasks_of(own.study, item):
+            methods = methods_of(own.study, task)
+            assert methods
+            if "med" in methods:
+                assert set(dims_of(own, task, "med")) <= set(own.train.dims)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_planned_data_sets_and_labels_exist(path, data):
+    import polars as pl
+
+    for item in resolve(Settings, file=path).study.data:
+        if item.name is None:
+            continue
+        folder = data(item.name)
+        assert folder.is_dir()
+        if item.labels:
+            columns = pl.scan_parquet(folder / "labels.parquet").collect_schema()
+            assert set(item.labels) <= set(columns)
+
+
+def test_paper_is_the_literal_recipe():
+    assert resolve(Settings, file=FOLDER / "paper.yaml").train == paper()
+
+
+def test_demo_is_one_file():
+    assert (FOLDER / "demo.yaml").read_text() == DEMO.read_text()
+    demo = resolve(Settings, file=DEMO)
+    assert {"med", "dt", "pca", "dualde"} <= set(demo.study.methods)
+    assert demo.train.dims == (10, 100, 500)
+
+
+def test_quick_is_smaller_and_keeps_the_plan():
+    whole = resolve(Settings, file=FOLDER / "skg_table.yaml")
+    small = quick(whole)
+    assert small.study.seeds == (0,) and small.train.epochs <= 3
+    assert small.study.data == whole.study.data and small.study.methods == whole.study.methods
