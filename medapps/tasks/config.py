@@ -68,7 +68,7 @@ class NcfConfig(Config):
     negatives: int = Field(default=4, ge=1)
     """Fresh negative items per positive and epoch."""
     batch: int = Field(default=1024, ge=1)
-    """Positives per step; each brings its negatives along."""
+    """Positives per step, with their negatives; smaller data takes at least 100 steps per epoch."""
     learning_rate: float = Field(default=0.004, gt=0)
     """Step size of Adam."""
     average: float = Field(default=0.999, ge=0, lt=1)
@@ -93,7 +93,7 @@ class RecommendConfig(Config):
     bad_ratings: Literal["error", "drop"] = "error"
     """What to do with negative or non-finite ratings."""
     sampled_negatives: int = Field(default=99, ge=1)
-    """Distinct verified negatives per test item in the sampled protocol."""
+    """Distinct verified negatives per test item when sampled; fewer when items are few."""
     valid_users: int = Field(default=2000, ge=1)
     """Users whose validation item is ranked after each epoch."""
     valid_protocol: Literal["full", "sampled"] = "full"

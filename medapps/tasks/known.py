@@ -94,6 +94,11 @@ def draw_negatives(
     return items
 
 
+def free_items(known: KnownPairs, users: np.ndarray, positives: np.ndarray) -> np.ndarray:
+    """How many items each user has neither taken nor as its positive, (len(users),)."""
+    return known.n_items - known.counts()[users] - ~known.has(users, positives)
+
+
 def draw_candidates(
     known: KnownPairs,
     users: np.ndarray,
@@ -102,7 +107,7 @@ def draw_candidates(
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Distinct unknown items per user other than the positive, (len(users), count) int32."""
-    free = known.n_items - known.counts()[users] - ~known.has(users, positives)
+    free = free_items(known, users, positives)
     if len(users) and free.min() < count:
         raise MedappsError(
             f"{count} distinct negatives are wanted, but a user has only {free.min()} items "

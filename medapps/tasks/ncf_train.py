@@ -17,6 +17,8 @@ from medapps.tasks.config import NcfConfig
 from medapps.tasks.known import KnownPairs, draw_negatives
 from medapps.tasks.ncf import NeuMF, decay_groups, new_model
 
+LEAST_BATCH = 64
+
 
 @dataclass(frozen=True)
 class NcfFit:
@@ -147,11 +149,12 @@ def _run_epoch(
         reader = torch.where(hidden, known.n_users, owner)
     picks = torch.from_numpy(choices)
     sampled = time.perf_counter() - begun
-    target = torch.zeros(config.batch, 1 + config.negatives)
+    batch = min(config.batch, max(LEAST_BATCH, len(rows) // 100))
+    target = torch.zeros(batch, 1 + config.negatives)
     target[:, 0] = 1
     total = 0.0
-    for start in range(0, len(rows), config.batch):
-        part = slice(start, start + config.batch)
+    for start in range(0, len(rows), batch):
+        part = slice(start, start + batch)
         vectors = None if table is None else table[owner[part]]
         logits = model(reader[part], picks[part], vectors)
         loss = binary_cross_entropy_with_logits(logits, target[: len(logits)])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from medapps.report import Report
 from medapps.tasks.config import NcfConfig, RecommendConfig
-from medapps.tasks.known import draw_candidates
+from medapps.tasks.known import draw_candidates, free_items
 from medapps.tasks.metrics import bootstrap_interval, coverage, rank_metrics, reward
 from medapps.tasks.ncf import NeuMF
 from medapps.tasks.ncf_train import NcfFit, train_ncf
@@ -184,9 +184,9 @@ def _validator(study: Study, config: RecommendConfig) -> Callable[[NeuMF, Tensor
         return lambda model, service: float(
             reward(full_ranks(model, valid, study.trained, service)[0], 10).mean()
         )
-    candidates = draw_candidates(
-        study.trained, valid[:, 0], valid[:, 1], config.sampled_negatives, rng
-    )
+    user, item = valid[:, 0], valid[:, 1]
+    count = min(config.sampled_negatives, int(free_items(study.trained, user, item).min()))
+    candidates = draw_candidates(study.trained, user, item, count, rng)
     return lambda model, service: float(
         reward(sampled_ranks(model, valid, candidates, service), 10).mean()
     )

@@ -12,7 +12,7 @@ from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.tasks.config import RecommendConfig
 from medapps.tasks.interactions import read_interactions, require_evaluable
-from medapps.tasks.known import KnownPairs, draw_candidates
+from medapps.tasks.known import KnownPairs, draw_candidates, free_items
 from medapps.tasks.split import LeaveOneOut, digest_arrays, leave_one_out
 
 CANDIDATE_SEED = 20170403
@@ -121,13 +121,12 @@ def prepare(
         candidates = own
     else:
         every = KnownPairs.build(table.user, table.item, len(table.users), len(table.items))
+        user, item = split.test[:, 0], split.test[:, 1]
+        count = min(config.sampled_negatives, max(int(free_items(every, user, item).min()), 1))
         candidates = draw_candidates(
-            every,
-            split.test[:, 0],
-            split.test[:, 1],
-            config.sampled_negatives,
-            np.random.default_rng(CANDIDATE_SEED),
+            every, user, item, count, np.random.default_rng(CANDIDATE_SEED)
         )
+    notes["sampled_negatives"] = candidates.shape[1]
     return Study(table.users, table.items, split, candidates, own is not None, notes)
 
 

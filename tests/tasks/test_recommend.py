@@ -1,0 +1,240 @@
+"""Recommendation on planted tastes: protocols, segments, the saved model, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
+from medapps.tasks.config import NcfConfig, RecommendConfig
+from medapps.tasks.recommend import (
+    RecommendResult,
+    recommend_products,
+    reference_report,
+    train_recommender,
+)
+from medapps.tasks.recommender import Recommender
+from medapps.tasks.service import NamedVectors
+from medapps.tasks.study import Study, prepare
+
+QUICK = RecommendConfig(
+    ncf=NcfConfig(epochs=25, learning_rate=0.01, patience=25, user_dropout=0.3),
+    sampled_negatives=20,
+    cold_share=0.2,
+)
+
+
+@pytest.fixture(scope="module")
+def study(interactions: pl.DataFrame) -> Study:
+    return prepare(interactions, QUICK)
+
+
+@pytest.fixture(scope="module")
+def result(planted: NamedVectors, study: Study) -> RecommendResult:
+    return train_recommender(planted, study, QUICK, seeds=(0, 1), data="planted")
+
+
+def test_vectors_help_most_where_there_are_no_interactions(
+    result: RecommendResult, planted: NamedVectors, study: Study
+) -> None:
+    real = result.report.metrics
+    rivals = {
+        control: train_recommender(planted, study, QUICK, seeds=(0,), control=control).report
+        for control in ("random", "shuffled")
+    }
+    rivals["none"] = train_recommender(None, study, QUICK, seeds=(0,)).report
+    for rival in rivals.values():
+        assert rival.unit_digest == result.report.unit_digest
+        assert real["cold.ndcg_at_10"] > 2 * rival.metrics["cold.ndcg_at_10"]
+    popular = result.report.details["beside"]["popularity"]
+    assert real["full.ndcg_at_10"] > 1.5 * popular["full.ndcg_at_10"]
+
+
+def test_report_holds_users_of_every_kind(result: RecommendResult, study: Study) -> None:
+    report, segments = result.report, study.segments(QUICK.few)
+    assert report.units["full.ndcg_at_10"].shape == (2, segments["full"].sum())
+    assert report.units["cold.mrr"].shape == (2, segments["cold"].sum())
+    assert segments["cold"].sum() == report.details["cold_users"] > 30
+    for name in ("full.ndcg_at_5", "cold.ndcg_at_10", "sampled.ndcg_at_10", "few5.hit_at_10"):
+        assert report.units[name].mean() == pytest.approx(report.metrics[name], abs=1e-6)
+    table = report.tables["segments"]
+    assert ((table["low"] <= table["value"]) & (table["value"] <= table["high"])).all()
+    assert 0 < report.metrics["full.coverage"] <= 1
+
+
+def test_candidates_are_unseen_and_kept(study: Study, interactions: pl.DataFrame) -> None:
+    table = study.candidate_table()
+    taken = interactions.select("user", "item")
+    drawn = table.select("user", item="negatives").explode("item", empty_as_null=True)
+    assert drawn.join(taken, on=["user", "item"], how="semi").is_empty()
+    assert table["negatives"].list.n_unique().unique().to_list() == [20]
+    parts = study.split_table()
+    assert parts.select("user", "item").is_unique().all()
+
+
+def test_a_data_sets_own_negatives_are_used(interactions: pl.DataFrame) -> None:
+    study = prepare(interactions, QUICK)
+    given = study.candidate_table().sample(fraction=1, shuffle=True, seed=0)
+    again = prepare(interactions, QUICK, given)
+    assert again.own_candidates and np.array_equal(again.candidates, study.candidates)
+    half = prepare(interactions, QUICK, given.head(10))
+    assert not half.own_candidates
+
+
+def test_lists_by_name_leave_out_what_was_seen(
+    result: RecommendResult, planted: NamedVectors, interactions: pl.DataFrame, tmp_path: Path
+) -> None:
+    result.model.save(tmp_path / "model")
+    model = Recommender.load(tmp_path / "model")
+    users = pl.Series("user", ["user:000", "user:299", "stranger", "user:123"])
+    table = model.recommend_for(users, 7, planted)
+    assert table.equals(result.model.recommend_for(users, 7, planted))
+    assert table.group_by("user", maintain_order=True).len()["len"].to_list() == [7, 7, 7, 7]
+    for _, part in table.group_by("user"):
+        assert part["rank"].to_list() == list(range(1, 8))
+        assert part["score"].is_sorted(descending=True) and part["item"].is_unique().all()
+    history = result.study.split_table().filter(pl.col("split") != "test")
+    assert table.join(history, on=["user", "item"], how="semi").is_empty()
+    assert table["known"].to_list() == [True] * 14 + [False] * 7 + [True] * 7
+
+
+def test_new_users_are_served_by_their_graph_vectors(
+    result: RecommendResult, planted: NamedVectors
+) -> None:
+    twins = NamedVectors(
+        IdMap.of("new:" + planted.names.names().str.slice(5)), planted.values, "twins"
+    )
+    kind = ((planted.values - 2)[:, :2] > 0) @ np.array([1, 2])
+    table = result.model.recommend_for(twins.names.names(), 10, twins)
+    group = (table["item"].str.slice(5).cast(pl.Int64) // 15).to_numpy().reshape(-1, 10)
+    assert not table["known"].any()
+    assert (group == kind[:, None]).mean() > 0.6  # chance: 0.25
+    lost = result.model.recommend_for(twins.names.names(), 10)["item"].to_numpy().reshape(-1, 10)
+    assert (lost == lost[0]).all()  # without vectors every newcomer gets the same list
+
+
+def test_explanations_name_the_nearest_takers(result: RecommendResult) -> None:
+    model = result.model
+    users = pl.Series("user", ["user:003", "user:010", "user:299"])
+    table = model.recommend_for(users, 4)
+    reasons = model.explain(table, count=3)
+    history = result.study.split_table().filter(pl.col("split") != "test")
+    takers = {item: part["user"].to_list() for (item,), part in history.group_by("item")}
+    assert "user:299" not in reasons["user"]  # it has no vector
+    names = model.users.names().to_list()
+    unit = model.service[:, :-1] / np.linalg.norm(
+        model.service[:, :-1], axis=1, keepdims=True
+    ).clip(1e-12)
+    for (user, item), part in reasons.group_by("user", "item"):
+        own = names.index(user)
+        near = {n: float(unit[own] @ unit[names.index(n)]) for n in takers[item] if n != user}
+        near.pop("user:299", None)
+        best = sorted(near, key=lambda n: -near[n])[:3]
+        assert part["neighbour"].to_list() == best
+        assert part["similarity"].to_list() == pytest.approx([near[n] for n in best], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["popularity", "als", "bpr"])
+def test_references_beat_chance_on_the_same_split(study: Study, name: str) -> None:
+    report = reference_report(name, study, QUICK)
+    assert report.unit_digest == study.digest
+    chance = 10 / 60
+    floor = {"popularity": 0.8 * chance, "als": 2 * chance, "bpr": 1.5 * chance}[name]
+    assert report.metrics["full.hit_at_10"] > floor
+
+
+def test_popularity_ranks_by_hand() -> None:
+    rows = [
+        ("a", "x", 1),
+        ("b", "x", 1),
+        ("c", "x", 1),
+        ("a", "y", 0),
+        ("b", "y", 0),
+        ("c", "z", 0),
+    ]
+    rows += [("a", "z", 5), ("b", "w", 5), ("c", "w", 5)]
+    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+    frame = frame.with_columns(
+        split=pl.when(pl.col("timestamp") == 5).then(pl.lit("test")).otherwise(pl.lit("train"))
+    )
+    config = RecommendConfig(sampled_negatives=1, list_length=2)
+    study = prepare(frame, config)
+    # training rows: validation takes x of every user (latest), leaving y, y, z
+    report = reference_report("popularity", study, config)
+    # a: y seen, x validated -> z (1) against w (0): rank 1; b: w (0) against z (1): rank 2;
+    # c: w (0) against y (2): rank 2
+    assert report.units["full.mrr"][0].tolist() == [1, 0.5, 0.5]
+
+
+def test_refit_trains_on_validation_items_too(study: Study, planted: NamedVectors) -> None:
+    config = QUICK.model_copy(
+        update={"refit": True, "ncf": NcfConfig(epochs=3, learning_rate=0.01)}
+    )
+    plain = config.model_copy(update={"refit": False})
+    one = train_recommender(planted, study, config, seeds=(0,))
+    two = train_recommender(planted, study, plain, seeds=(0,))
+    assert one.report.details["epochs"] == two.report.details["epochs"]
+    assert one.report.metrics != two.report.metrics
+
+
+def _frame(**columns: list) -> pl.DataFrame:
+    rows = {"user": ["a", "a", "a", "b", "b"], "item": ["x", "y", "z", "x", "z"]}
+    return pl.DataFrame(rows | columns)
+
+
+@pytest.mark.parametrize(
+    ("frame", "config", "message"),
+    [
+        (_frame().drop("item"), {}, "no column item; they have user"),
+        (_frame().clear(), {}, "empty"),
+        (_frame(item=["x", None, "z", "x", "z"]), {}, "item.*1 empty.*row 1"),
+        (_frame(rating=[1, -2, 3, 4, 5]), {}, "1 ratings are negative.*row 1.*bad_ratings=drop"),
+        (_frame(rating=[1.0, 2.0, float("nan"), 1, 1]), {}, "not finite.*row 2"),
+        (_frame(rating=["good"] * 5), {}, "rating.*must be a number"),
+        (_frame(timestamp=[1.0, float("inf"), 2, 3, 4]), {}, "timestamp.*non-finite.*row 1"),
+        (_frame(timestamp=["early"] * 5), {}, "timestamp.*number or a date"),
+        (_frame(split=["train", "trian", "test", "train", "test"]), {}, "'trian'.*own_split=false"),
+        (_frame().head(1), {}, "single interaction"),
+        (_frame(), {"core": 9}, "9-core is empty.*recommend.core"),
+        (_frame(), {"list_length": 4}, "Lists of 4 items.*catalogue has 3"),
+        (_frame(user=[1.5, 1.5, 1.5, 2.5, 2.5]), {}, "type Float64; ids are strings or integers"),
+    ],
+)
+def test_wrong_interactions_are_explained(frame: pl.DataFrame, config: dict, message: str) -> None:
+    with pytest.raises(MedappsError, match=message):
+        recommend_products(None, frame, RecommendConfig(**{"list_length": 1} | config))
+
+
+def test_rules_for_odd_rows_are_counted() -> None:
+    frame = pl.DataFrame(
+        {
+            "user": ["a", "a", "a", "a", "b", "b", "c", "d", "d"],
+            "item": ["x", "y", "z", "x", "x", "y", "once", "w", "x"],
+            "rating": [1, 1, 1, 1, 1, -1, 1, 1, 1],
+        }
+    )
+    study = prepare(frame, RecommendConfig(bad_ratings="drop", list_length=1))
+    assert study.notes["duplicate_rows"] == 1 and study.notes["bad_ratings"] == 1
+    assert study.notes["users_with_one_interaction"] == 2 and study.notes["no_timestamps"] == 1
+    assert {0, 3} == set(study.split.test[:, 0].tolist())  # a and d; b and c have one row
+    again = prepare(frame.reverse(), RecommendConfig(bad_ratings="drop", list_length=1))
+    assert again.digest == study.digest
+
+
+def test_too_long_lists_are_refused(result: RecommendResult) -> None:
+    users = pl.Series("user", ["user:000"])
+    with pytest.raises(MedappsError, match=r"61 recommendations.*60 items.*-k between 1 and 60"):
+        result.model.recommend_for(users, 61)
+    everything = result.model.recommend_for(users, 60)
+    assert len(everything) < 60  # only what is unseen
+
+
+def test_without_vectors_nothing_is_explained(study: Study) -> None:
+    config = QUICK.model_copy(update={"ncf": NcfConfig(epochs=1)})
+    model = train_recommender(None, study, config, seeds=(0,)).model
+    with pytest.raises(MedappsError, match="no graph vectors"):
+        model.explain(model.recommend_for(pl.Series("user", ["user:000"]), 2))
