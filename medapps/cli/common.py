@@ -235,7 +235,7 @@ def _print(job: Job, result: Result) -> None:
         return
     out = Console()
     for item in result.show:
-        out.print(item, highlight=False)
+        out.print(item, highlight=False, soft_wrap=isinstance(item, str))
 
 
 def _plain(value: object) -> object:

@@ -46,10 +46,12 @@ def run_settings(
     from medapps.cli.progress import training_bar
     from medapps.comparison.write import copy_files
     from medapps.study.plan import quick as reduced
+    from medapps.study.plan import shifted
     from medapps.study.run import Watch, run_study
 
     if quick:
         settings = reduced(settings)
+    settings = shifted(settings, job.seed)
     with job.stopping() as stop, training_bar(job) as bar:
         done = run_study(job.bench, settings, data=data, watch=Watch(bar, stop))
     where = done.folder

@@ -76,3 +76,10 @@ def quick(settings: Settings) -> Settings:
         ),
     }
     return settings.model_copy(update=changes)
+
+
+def shifted(settings: Settings, seed: int) -> Settings:
+    """The same study with every seed moved by `seed`: its repetition."""
+    moved = tuple(one + seed for one in settings.study.seeds)
+    study = settings.study.model_copy(update={"seeds": moved})
+    return settings.model_copy(update={"study": study})

@@ -97,24 +97,26 @@ def test_parent_shows_the_table_and_children_the_numbers_of_the_comparison(finis
         assert len(values) == 2 and sum(values) / 2 == pytest.approx(row.value)
 
 
-def test_interrupted_study_goes_on_under_the_same_parent(finished, tmp_path):
-    done, _ = finished
+def test_interrupted_study_goes_on_under_the_same_parent(tmp_path):
+    small = settings(methods=["med", "oracle"], tasks=["label"], seeds=[0], repeats=1)
     calls = iter(range(10_000))
-    stop = Watch(stop=lambda: 15 if next(calls) > 9 else 0)
+    stop = Watch(stop=lambda: 15 if next(calls) > 4 else 0)  # in the second epoch
     with pytest.raises(Interrupted) as stopped:
-        run_study(Bench(Workspace(tmp_path)), settings(), watch=stop)
+        run_study(Bench(Workspace(tmp_path / "a")), small, watch=stop)
     assert stopped.value.signal_number == 15
-    (note,) = (tmp_path / "studies").glob("*.json")
+    assert list((tmp_path / "a" / "checkpoints").iterdir())
+    (note,) = (tmp_path / "a" / "studies").glob("*.json")
     first = json.loads(note.read_text())["run_id"]
-    assert client(tmp_path).get_run(first).info.status == "KILLED"
-    went_on = run_study(Bench(Workspace(tmp_path)), settings())
+    assert client(tmp_path / "a").get_run(first).info.status == "KILLED"
+    went_on = run_study(Bench(Workspace(tmp_path / "a")), small)
     assert went_on.runs == {"synth-tiny": first}
-    assert client(tmp_path).get_run(first).info.status == "FINISHED"
+    assert client(tmp_path / "a").get_run(first).info.status == "FINISHED"
+    unbroken = run_study(Bench(Workspace(tmp_path / "b"), tracked=False), small)
     mine, whole = (
-        {(r.method, r.task, r.metric): r.value for r in result.comparison.rows}
-        for result in (went_on, done)
+        {(r.method, r.dim, r.metric): r.value for r in result.comparison.rows}
+        for result in (went_on, unbroken)
     )
-    assert mine == pytest.approx(whole)
+    assert mine == whole
 
 
 def test_untracked_study_leaves_no_store(tmp_path):
