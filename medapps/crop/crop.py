@@ -166,7 +166,7 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
     for name in manifest.files:
         if (folder / name).resolve().parent != folder.resolve():
             raise _unusable(folder, f"{name} leads out of its folder")
-    stored = read_files(folder, facts["format"])
+    stored = read_files(folder, facts["format"], facts["dtype"])
     shape, names = stored.entities.shape, len(stored.entity_ids)
     if shape != (facts["rows"], facts["width"]) or names != facts["rows"]:
         raise _unusable(folder, f"{shape} numbers and {names} names do not fit its manifest")

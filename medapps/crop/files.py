@@ -97,10 +97,10 @@ def _names(crop: Outgoing) -> dict[str, np.ndarray | Blocks]:
     return arrays
 
 
-def read_files(folder: Path, form: str) -> Stored:
-    """Open the files of a crop."""
+def read_files(folder: Path, form: str, dtype: str) -> Stored:
+    """Open the files of a crop whose vectors are of `dtype`."""
     if form == "parquet":
-        ids, vectors, scale, users = parquet.read_entities(folder / VECTORS[form])
+        ids, vectors, scale, users = parquet.read_entities(folder / VECTORS[form], dtype)
         others = folder / "relations.parquet"
         relation_ids, relations = (
             parquet.read_relations(others) if others.exists() else (None, None)

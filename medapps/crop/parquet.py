@@ -1,7 +1,8 @@
 """Crops as Parquet tables: id, vector (fixed-size list), user and, for int8, scale.
 
-One file for other tools: polars, DuckDB and Spark read it. It passes through polars' streaming
-engine, a few blocks at a time.
+One file for other tools: polars, DuckDB, pyarrow and Spark read it. Spark knows no half floats, so
+float16 numbers are stored as float32, which changes none of them. The table passes through polars'
+streaming engine, a few blocks at a time.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from medapps.graph.ids import IdMap
 _ROW_GROUP = 100_000
 _TYPES: dict[str, pl.DataType] = {
     "float32": pl.Float32(),
-    "float16": pl.Float16(),
+    "float16": pl.Float32(),
     "int8": pl.Int8(),
 }
 
 
 def frame(names: pl.Series, vectors: np.ndarray) -> pl.DataFrame:
     """A table of id and vector."""
-    kind = pl.Array(_TYPES[vectors.dtype.name], vectors.shape[1])
-    return pl.DataFrame(
-        [names.alias("id"), pl.Series("vector", np.ascontiguousarray(vectors), dtype=kind)]
-    )
+    wide = vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
+    kind = pl.Array(_TYPES[wide.dtype.name], wide.shape[1])
+    column = pl.Series("vector", np.ascontiguousarray(wide), dtype=kind)
+    return pl.DataFrame([names.alias("id"), column])
 
 
 def write_entities(path: Path, crop: Outgoing) -> None:
@@ -61,20 +62,25 @@ def write_entities(path: Path, crop: Outgoing) -> None:
     lazy.sink_parquet(path, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
 
 
-def read_entities(path: Path) -> tuple[IdMap, np.ndarray, np.ndarray | None, np.ndarray | None]:
+def read_entities(
+    path: Path, dtype: str
+) -> tuple[IdMap, np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Ids, vectors, scale and users (None when all are) of a written entity table."""
     table = _read(path)
     scale = table["scale"].to_numpy() if "scale" in table.columns else None
     users = None
     if not table["user"].all():
         users = np.flatnonzero(table["user"].to_numpy()).astype(np.int32)
-    return IdMap.of(table["id"]), _vectors(table), scale, users
+    vectors = _vectors(table)
+    if dtype == "float16" and vectors.dtype == np.float32:
+        vectors = vectors.astype(np.float16)
+    return IdMap.of_sorted(table["id"]), vectors, scale, users
 
 
 def read_relations(path: Path) -> tuple[IdMap, np.ndarray]:
     """Ids and vectors of a written relation table."""
     table = _read(path)
-    return IdMap.of(table["id"]), _vectors(table)
+    return IdMap.of_sorted(table["id"]), _vectors(table)
 
 
 def _vectors(table: pl.DataFrame) -> np.ndarray:
