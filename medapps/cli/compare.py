@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from medapps.comparison import Comparison
-    from medapps.comparison.compare import Row
     from medapps.comparison.grid import Grid, Line
+    from medapps.comparison.table import Row
     from medapps.tracking import Run
 
 

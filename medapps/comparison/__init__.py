@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from medapps.comparison.compare import Comparison, compare
+from medapps.comparison.table import Comparison, compare
 
 __all__ = ["Comparison", "compare"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from medapps.comparison.compare import Comparison, Row
 from medapps.comparison.gather import Place
+from medapps.comparison.table import Comparison, Row
 
 HEADLINES = {
     "label": ("f1_macro", "accuracy"),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from medapps.comparison.compare import Comparison, Row
 from medapps.comparison.grid import Grid, grids, metric_title
+from medapps.comparison.table import Comparison, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

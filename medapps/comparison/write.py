@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from medapps.comparison.compare import Comparison, Row
 from medapps.comparison.grid import markdown
 from medapps.comparison.plots import figures
+from medapps.comparison.table import Comparison, Row
 from medapps.store import MANIFEST, disk_errors, read_manifest, writing
 
 KIND = "comparison"

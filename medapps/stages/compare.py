@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from medapps.comparison.compare import TIERS, Comparison, compare
 from medapps.comparison.gather import Found
 from medapps.comparison.grid import markdown
+from medapps.comparison.table import TIERS, Comparison, compare
 from medapps.comparison.write import KIND, load_comparison, save_comparison
 from medapps.stages.bench import REVISION, Bench
 from medapps.store import stage_key

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medapps.comparison.compare import Comparison
 from medapps.comparison.gather import Found
+from medapps.comparison.table import Comparison
 from medapps.comparison.write import save_comparison
 from medapps.errors import MedappsError
 from medapps.settings import Settings
