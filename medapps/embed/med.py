@@ -32,6 +32,8 @@ from medapps.embed.config import MedConfig
 FAR = 1e6
 """Distance of a masked negative."""
 TINY = 1e-6
+GROUP = 2**18
+"""Scores that the quick path works on at a time."""
 LOG2E = 1.4426950408889634
 HIGHEST = 80.0
 """Scores up to this can be raised to powers of e in float32."""
@@ -189,7 +191,7 @@ def _taught(
         kl = ((far + near) * share[:, 0]).sum() * each
     chance.exp_()
     own.exp_()
-    grad[:-1] += chance[:-1].sub_(chance[-1]).mul_(share * each)
+    grad[:-1].add_(chance[:-1].sub_(chance[-1]).mul_(share * each))
     pull[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * each * scale[:-1]
     return kl
 
@@ -255,38 +257,67 @@ def _quick_pairs(
     rows: Tensor | None,
     positive: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """The gradient of the usual choices from one exponential per score, E = exp(s):
-
-    w = E^w2 / sum E^w2,  sigmoid(s) = E / (1 + E),  P = E / (sum E + E of the positive).
-    """
+    """The gradient of the usual choices, a few sub-models at a time to stay in the cache."""
     power, spare, grad = buffers
-    n, tau = len(distance), weights.temperature
+    n, b, count = distance.shape
+    size = max(1, GROUP // (b * count))
+    taught = positive is not None and n > 1 and weights.distil > 0
+    row = None if rows is None else rows.view(1, -1, 1)
+
+    def part_of(first: int, last: int) -> tuple[SubModels, tuple[Tensor, Tensor, Tensor]]:
+        part = slice(first, last)
+        some = SubModels(models.scale[part], models.margin[part], models.share[part] / batch)
+        work = power[: last - first], spare[: last - first], grad[part]
+        _quick_part(distance[part], some, weights.temperature, work, row)
+        return some, work
+
+    some, work = part_of(n - 1, n)
+    if positive is not None and taught:
+        own, total = _chances(work[0], some, positive[0][n - 1 :])
+        teacher = work[0][0] / total[0].unsqueeze(-1), own[0]  # (b, N), (b,)
+    for first in range(0, n - 1, size):
+        last = min(first + size, n - 1)
+        some, work = part_of(first, last)
+        if positive is not None and taught:
+            own, total = _chances(work[0], some, positive[0][first:last])
+            factor = some.scale * some.share * -weights.distil  # dL/dD = -c dL/ds
+            work[2].add_(torch.mul(work[0], factor / total.unsqueeze(-1), out=work[1]))
+            work[2].sub_(torch.mul(teacher[0], factor, out=work[1]))
+            positive[1][first:last].add_((own - teacher[1]) * factor[:, 0])
+
+
+def _chances(power: Tensor, models: SubModels, near: Tensor) -> tuple[Tensor, Tensor]:
+    """P of the positives (k, b), and sums (k, b) of exp(s) over a positive and its negatives."""
+    own = torch.exp(models.margin[:, 0] - models.scale[:, 0] * near)
+    total = power.sum(-1).add_(own)
+    return own / total, total
+
+
+def _quick_part(
+    distance: Tensor,
+    models: SubModels,
+    tau: float,
+    work: tuple[Tensor, Tensor, Tensor],
+    rows: Tensor | None,
+) -> None:
+    """dL/dD of EI from one exponential per score, which is left in the first work tensor:
+
+    E = exp(s),  w = E^w2 / sum E^w2,  sigmoid(s) = E / (1 + E).
+    """
+    power, spare, grad = work
     torch.mul(distance, -LOG2E * models.scale, out=power).add_(LOG2E * models.margin)
-    if tau == 1.0 or tau == 2.0:
+    if tau in (1.0, 2.0):
         power.exp2_()
         weighed = power if tau == 1.0 else torch.mul(power, power, out=grad)
     else:
         weighed = torch.mul(power, tau, out=grad).exp2_()
         power.exp2_()
-    factor = -models.scale * models.share / batch  # (n, 1, 1): dL/dD = -c dL/ds
-    row = factor / weighed.sum(-1, keepdim=True).clamp_min_(1e-37)
+    factor = -models.scale * models.share / weighed.sum(-1, keepdim=True).clamp_min_(1e-37)
     if rows is not None:
-        row *= rows.view(1, -1, 1)
+        factor *= rows
     torch.add(power, 1.0, out=spare)
     torch.div(power, spare, out=spare)
-    torch.mul(weighed, spare, out=grad).mul_(row)
-    if n == 1 or weights.distil == 0 or positive is None:
-        return
-    near, pull = positive  # (n, b)
-    scale, margin = models.scale[:, 0], models.margin[:, 0]
-    own = torch.exp(margin - scale * near)
-    total = power.sum(-1) + own
-    taught = factor[:-1] * weights.distil  # (n - 1, 1, 1)
-    teacher = power[-1] / total[-1].unsqueeze(-1)  # (b, N)
-    grad[:-1] += torch.mul(power[:-1], taught / total[:-1].unsqueeze(-1), out=spare[:-1])
-    grad[:-1] -= torch.mul(teacher, taught, out=spare[:-1])
-    own /= total
-    pull[:-1] += (own[:-1] - own[-1]) * taught[:, 0]
+    torch.mul(weighed, spare, out=grad).mul_(factor)
 
 
 def shares(mode: str, w3: float, dims: tuple[int, ...]) -> Tensor:

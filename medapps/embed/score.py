@@ -68,7 +68,7 @@ def scale_segments_(x: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
     """Multiply segment j of x (..., width) by factor (n, ...), in place."""
     if len(bounds) - 1 <= FEW:
         for j, (a, b) in enumerate(pairwise(bounds)):
-            x[..., a:b] *= factor[j].unsqueeze(-1)
+            x[..., a:b].mul_(factor[j].unsqueeze(-1))
         return x
     wide = torch.movedim(factor, 0, -1)  # (..., n)
     if even := even_width(bounds):
@@ -88,6 +88,15 @@ def chain_back_(x: Tensor) -> Tensor:
     """Reverse cumulative sum over the first axis, in place."""
     for before, after in pairwise(reversed(x.unbind(0))):
         after += before
+    return x
+
+
+def divided_chain_back_(x: Tensor, by: Tensor) -> Tensor:
+    """Reverse cumulative sum of x / by over the first axis, in place."""
+    x[-1].div_(by[-1])
+    rows = list(zip(x.unbind(0), by.unbind(0), strict=True))
+    for (before, _), (after, divisor) in pairwise(reversed(rows)):
+        torch.addcdiv(before, after, divisor, out=after)
     return x
 
 
@@ -165,7 +174,7 @@ class TransE:
             else:
                 torch.addmm(lengths[j], left[:, a:b], right[:, a:b].T, alpha=-2, out=out[j])
             if j:
-                out[j] += out[j - 1]
+                out[j].add_(out[j - 1])
         own = chain_(segment_sums(query * query, bounds))  # (n, B)
         out += (own.add_(EPSILON) if self.norm == "l2" else own).unsqueeze(-1)
         out.clamp_min_(FLOOR[out.dtype])
@@ -187,10 +196,9 @@ class TransE:
             self._pairs_backward_l1(grad, query, entity, bounds, dquery, dentity)
             return
         if self.norm == "l2":
-            grad.div_(distance)  # a = 2 cancels with the 1/2 of the root
+            divided_chain_back_(grad, distance)  # a = 2 cancels with the 1/2 of the root
         else:
-            grad.mul_(2)
-        chain_back_(grad)
+            chain_back_(grad.mul_(2))
         rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
         even = not self.bf16 and even_width(bounds)
         if even:  # products with the long side last run several times faster
@@ -244,9 +252,9 @@ class TransE:
         back = torch.ops.aten._cdist_backward
         for j, (a, b) in enumerate(pairwise(bounds)):
             q, e, g = query[:, a:b].contiguous(), entity[:, a:b].contiguous(), grad[j].contiguous()
-            dquery[:, a:b] += back(g, q, e, 1.0, g)  # p = 1 ignores the distances
+            dquery[:, a:b].add_(back(g, q, e, 1.0, g))  # p = 1 ignores the distances
             g = g.T.contiguous()
-            dentity[:, a:b] += back(g, e, q, 1.0, g)
+            dentity[:, a:b].add_(back(g, e, q, 1.0, g))
 
 
 def bounds_of(scorer: TransE, dims: tuple[int, ...]) -> Bounds:

@@ -204,8 +204,10 @@ class Step:
             self.clock.mark("score")
             masked = self._masked(chunk, start, stop, count)
             buffers = spare[0], spare[1], spare[2]
-            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=value)
-            ei, ml = ei + got[0], ml + got[1]
+            look = value and start == 0
+            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=look)
+            if look:  # the first block stands for its chunk
+                ei, ml = (x * (len(query) / stop) for x in got[:2])
             self.clock.mark("loss")
             self.scorer.pairs_backward(
                 got[2],
@@ -242,11 +244,13 @@ class Step:
             self.clock.mark("score")
             masked = self._masked(chunk, start, stop, count)
             buffers = tuple(torch.empty_like(distance) for _ in range(3))
-            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=value)
-            ei, ml = ei + got[0], ml + got[1]
+            look = value and start == 0
+            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=look)
+            if look:  # the first block stands for its chunk
+                ei, ml = (x * (len(query) / stop) for x in got[:2])
             self.clock.mark("loss")
             dq, de = self.scorer.aligned_backward(got[2], distance, kept, tiers.bounds)
-            dquery[start:stop] += dq
+            dquery[start:stop].add_(dq)
             total.index_add_(0, slots[part], de.reshape(-1, width))
             self.clock.mark("score")
         return ei, ml
