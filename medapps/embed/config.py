@@ -53,7 +53,7 @@ class MedConfig(Config):
     occur.
     """
 
-    lr: PositiveFloat = 0.1
+    lr: PositiveFloat = 0.2
     """Starting learning rate."""
     decay: bool = True
     """Let the learning rate fall linearly to zero over the epochs."""
@@ -62,7 +62,7 @@ class MedConfig(Config):
     init_norm: PositiveFloat = 1.0
     """Expected length of a full vector at the start."""
 
-    margin: PositiveFloat | tuple[PositiveFloat, ...] = 5.0
+    margin: PositiveFloat | tuple[PositiveFloat, ...] = 4.0
     """Margin of the score, one for all dims or one per dim."""
     temperature: NonNegativeFloat = 2.0
     """w2: how sharply negatives are weighted by their score."""
@@ -73,7 +73,7 @@ class MedConfig(Config):
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
     ml_up: NonNegativeFloat = 0.0
     """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
-    distil: NonNegativeFloat = 1.0
+    distil: NonNegativeFloat = 3.0
     """How strongly the full size teaches each prefix how to rank a positive and its negatives."""
     ml_reduction: Literal["balanced", "joint"] = "balanced"
     """Mean over positives plus mean over negatives, or one mean over all."""
