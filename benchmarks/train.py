@@ -1,0 +1,293 @@
+"""Speed of training: MED against one model, against PyKEEN, and against what the machine can do.
+
+    python benchmarks/train.py --json            # everything, about five minutes on two quiet cores
+    python benchmarks/train.py --quick           # a minute, for a first look
+
+Ratios come from rounds that alternate between the things compared, so that a busy machine disturbs
+both alike; the median of the rounds is reported. `*_cpu` are the same ratios in processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+import torch
+
+import medapps  # noqa: F401  (sets the waiting policy of threads before torch starts them)
+from medapps.embed.build import make_tables, make_tiers
+from medapps.embed.config import MedConfig
+from medapps.embed.med import Weights
+from medapps.embed.memory import keep_pages, peak_rss_bytes
+from medapps.embed.negatives import Sampler, sampler_of
+from medapps.embed.score import make_scorer
+from medapps.embed.step import PHASES, Clock, Step, Tables, Tiers
+from medapps.embed.train import LOOK
+from medapps.graph.graph import KnownTriples
+
+CPU = torch.device("cpu")
+FB15K237 = (14_541, 237, 272_115)
+
+
+@dataclass
+class Contender:
+    """A training that can do some more steps and remembers how long they took."""
+
+    step: Step
+    tiers: Tiers
+    sampler: Sampler
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    done: int = 0
+
+    def run(self, steps: int, *, record: bool = True) -> None:
+        wall, cpu = perf_counter(), process_time()
+        for _ in range(steps):
+            self.step.clock.mark(None)
+            batch = self.sampler.batch(0, self.done % self.sampler.steps)
+            self.step.clock.mark("sample")
+            self.step(batch, self.tiers, 0.1, self.done, value=self.done % LOOK == 0)
+            self.done += 1
+        if record:
+            self.wall.append((perf_counter() - wall) / steps)
+            self.cpu.append((process_time() - cpu) / steps)
+
+
+def contender(
+    config: MedConfig,
+    triples: np.ndarray,
+    entities: int,
+    relations: int,
+    like: Tables | None = None,
+) -> Contender:
+    """A training on made-up triples; `like` lends its tables, so that a million rows exist once."""
+    scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
+    if like is None:
+        tables = make_tables(config, scorer, entities, relations, 0, CPU)
+    else:
+        small = make_tables(config, scorer, 1, relations, 0, CPU)
+        square = torch.zeros(entities, len(config.dims))
+        optimiser = type(small.entity_optimiser)(
+            "adagrad", {"square": square}, small.entity_optimiser.bounds
+        )
+        tables = Tables(like.entities, like.relations, optimiser, small.relation_optimiser)
+    known = KnownTriples.of(triples, entities) if config.filter_known else None
+    return Contender(
+        Step(scorer, Weights.of(config, bounded=scorer.bounded), tables, clock=Clock()),
+        make_tiers(config, scorer, CPU),
+        sampler_of(triples, entities, config, 0, known),
+    )
+
+
+def made_up(entities: int, relations: int, triples: int) -> np.ndarray:
+    """int32 (triples, 3), uniform."""
+    draws = np.random.default_rng(0)
+    ends = draws.integers(0, entities, (triples, 3), np.int32)
+    ends[:, 1] = draws.integers(0, relations, triples, np.int32)
+    return ends
+
+
+def compare(one: Contender, other: Contender, rounds: int, steps: int) -> tuple[float, float]:
+    """Median over rounds of one's time over the other's: wall clock and processor."""
+    for c in (one, other):
+        c.run(3, record=False)
+        c.step.clock.seconds.update(dict.fromkeys(PHASES, 0.0))
+    for _ in range(rounds):
+        one.run(steps)
+        other.run(steps)
+    wall = median(a / b for a, b in zip(one.wall, other.wall, strict=True))
+    return wall, median(a / b for a, b in zip(one.cpu, other.cpu, strict=True))
+
+
+def machine() -> dict[str, float]:
+    """Matrix-product and memory speed of this machine, now."""
+    a, b = torch.randn(1024, 512), torch.randn(512, 1024)
+    source, target = torch.zeros(2**26), torch.empty(2**26)
+
+    def best(work: Any, repeats: int) -> float:
+        work()
+        times = []
+        for _ in range(repeats):
+            began = perf_counter()
+            work()
+            times.append(perf_counter() - began)
+        return min(times)
+
+    return {
+        "gemm_gflops": 2 * 1024 * 512 * 1024 / best(lambda: a @ b, 20) / 1e9,
+        "copy_gbytes_per_second": 2 * 4 * 2**26 / best(lambda: target.copy_(source), 5) / 1e9,
+    }
+
+
+def fractions(c: Contender, config: MedConfig, speed: dict[str, float]) -> dict[str, Any]:
+    """Seconds per step and the share of the machine's speed, by phase.
+
+    Products count three multiplications of (positives x width x negatives); traffic counts every
+    row that must be read or written once.
+    """
+    width, n = config.dims[-1], len(config.dims)
+    rows = 2 * config.batch + config.negatives * -(-config.batch // config.chunk)
+    steps = c.done - 3
+    flops = 3 * 2 * config.batch * config.negatives * width
+    traffic = {
+        "gather": 4 * width * 2 * (rows + config.batch),
+        "loss": 4 * n * config.batch * config.negatives * 2,
+        "update": 4 * width * 3 * (rows + config.batch),
+    }
+    out: dict[str, Any] = {}
+    for phase in PHASES:
+        seconds = c.step.clock.seconds[phase] / steps
+        out[phase] = {"milliseconds": 1e3 * seconds}
+        if phase == "score":
+            out[phase]["of_gemm"] = flops / seconds / 1e9 / speed["gemm_gflops"]
+        elif phase in traffic:
+            moved = traffic[phase] / seconds / 1e9
+            out[phase]["of_memory"] = moved / speed["copy_gbytes_per_second"]
+    return out
+
+
+@contextmanager
+def pykeen(triples: int, dim: int, threads: int) -> Iterator[Callable[[], list[float]] | None]:
+    """A function that trains PyKEEN for an epoch in a process of its own: seconds, CPU seconds."""
+    if find_spec("pykeen") is None:
+        yield None
+        return
+    numbers = (*FB15K237[:2], triples, dim, 64, 1024, threads)
+    environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("pykeen_epochs.py")), *map(str, numbers)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        talk = process.stdin, process.stdout
+
+        def epoch() -> list[float]:
+            print("again", file=talk[0], flush=True)
+            return list(json.loads(talk[1].readline()))
+
+        yield epoch
+        process.stdin.close()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Everything, as one dictionary."""
+    torch.set_num_threads(arguments.threads)
+    keep_pages()
+    rounds, steps = (3, 5) if arguments.quick else (9, 20)
+    shape = {"batch": 1024, "chunk": 1024, "negatives": 64, "precision": arguments.precision}
+    result: dict[str, Any] = {"threads": arguments.threads, "load": os.getloadavg()[0]}
+    result |= machine()
+    with torch.no_grad():
+        entities = arguments.entities
+        triples = made_up(entities, 15, 400_000)
+        three = MedConfig(dims=(10, 100, 500), **shape)
+        one = MedConfig(dims=(500,), **shape)
+        med = contender(three, triples, entities, 15)
+        single = contender(one, triples, entities, 15, like=med.step.tables)
+        ratio, ratio_cpu = compare(med, single, rounds, steps)
+        result |= {
+            "entities": entities,
+            "triples_per_second": 1024 / median(med.wall),
+            "triples_per_cpu_second": 1024 / median(med.cpu),
+            "single_triples_per_second": 1024 / median(single.wall),
+            "med3_over_single": ratio,
+            "med3_over_single_cpu": ratio_cpu,
+            "phases": fractions(med, three, result),
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+        del med, single
+        triples = made_up(*FB15K237)
+        many = MedConfig(dims=tuple(range(10, 641, 10)), **shape)
+        full = MedConfig(dims=(640,), **shape)
+        all64 = contender(many, triples, *FB15K237[:2])
+        alone = contender(full, triples, *FB15K237[:2])
+        ratio, ratio_cpu = compare(all64, alone, rounds, max(2, steps // 4))
+        result |= {
+            "n64_over_single": ratio,
+            "n64_over_single_cpu": ratio_cpu,
+            "n64_phases": fractions(all64, many, result),
+        }
+        result |= times_pykeen(three, triples, rounds=2 if arguments.quick else 3)
+        if arguments.sweep:
+            result["milliseconds_per_thousand_triples"] = by_entities(shape, steps)
+    return result
+
+
+def times_pykeen(config: MedConfig, triples: np.ndarray, rounds: int) -> dict[str, Any]:
+    """Our triples/s with three sub-models over PyKEEN's with one, on a graph like FB15k-237."""
+    size = 8 * 1024
+    with pykeen(size, config.dims[-1], torch.get_num_threads()) as epoch:
+        if epoch is None:
+            return {"times_pykeen": None, "times_pykeen_cpu": None}
+        ours = contender(config, triples, *FB15K237[:2])
+        ours.run(3, record=False)
+        epoch()
+        theirs = []
+        for _ in range(rounds):
+            ours.run(20)
+            theirs.append(epoch())
+    mine = zip(ours.wall, ours.cpu, strict=True)
+    ratios = [
+        [peer / size / (own / config.batch) for peer, own in zip(pair, own_pair, strict=True)]
+        for pair, own_pair in zip(theirs, mine, strict=True)
+    ]
+    return {
+        "times_pykeen": median(r[0] for r in ratios),
+        "times_pykeen_cpu": median(r[1] for r in ratios),
+        "pykeen_triples_per_second": size / median(t[0] for t in theirs),
+    }
+
+
+def by_entities(shape: dict[str, Any], steps: int) -> dict[str, float]:
+    """Milliseconds per thousand triples at several sizes of the table, in rounds that alternate."""
+    config = MedConfig(dims=(10, 100, 500), **shape)
+    sizes = (100_000, 300_000, 1_000_000, 2_000_000)
+    largest = contender(config, made_up(sizes[-1], 15, 400_000), sizes[-1], 15)
+    runners = {}
+    for size in sizes:  # a smaller graph uses the first rows of the largest table
+        tables = largest.step.tables
+        part = Tables(tables.entities[:size], tables.relations, tables.entity_optimiser,
+                      tables.relation_optimiser)  # fmt: skip
+        runners[size] = contender(config, made_up(size, 15, 400_000), size, 15, like=part)
+        runners[size].run(3, record=False)
+    for _ in range(5):
+        for runner in runners.values():
+            runner.run(steps)
+    return {str(size): 1e6 * median(r.wall) / config.batch for size, r in runners.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--sweep", action="store_true", help="also 100 thousand to 2 million rows")
+    parser.add_argument("--entities", type=int, default=1_000_000, help="rows of the large table")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    result = measure(arguments := parser.parse_args())
+    if arguments.json:
+        json.dump(result, sys.stdout, indent=1)
+        print()
+        return
+    for name, value in result.items():
+        print(f"{name:28} {value if not isinstance(value, float) else round(value, 3)}")
+
+
+if __name__ == "__main__":
+    main()
