@@ -1,0 +1,60 @@
+"""Notebooks and pipelines run from beginning to end on tiny data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import polars as pl
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+
+
+def test_there_are_three_notebooks_with_their_twins():
+    assert len(NOTEBOOKS) == 3
+    for path in NOTEBOOKS:
+        text, twin = jupytext.read(path), jupytext.read(path.with_suffix(".ipynb"))
+        assert [cell.source for cell in text.cells] == [cell.source for cell in twin.cells]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path, monkeypatch, tmp_path):
+    monkeypatch.setenv("MEDAPPS_PRESET", "tiny")
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    notebook = jupytext.read(path)
+    NotebookClient(
+        notebook,
+        timeout=240,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    outputs = [out for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs]
+    assert outputs and not [out for out in outputs if out.output_type == "error"]
+
+
+def run(script: str, *words: object) -> str:
+    command = [sys.executable, str(ROOT / "pipelines" / script), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_one_graph_prints_a_table_of_both_tasks(tiny_dataset):
+    small = ("--dims", 4, 8, "--epochs", 1, "--task-epochs", 1, "--seeds", 1)
+    out = run("one_graph.py", tiny_dataset, *small)
+    for method in ("med", "dt", "pca", "dualde"):
+        assert f"| 4 | 4 | {method} |" in out
+    assert "tiny: label" in out and "tiny: recommend" in out
+
+
+def test_link_prediction_ranks_every_size(tiny_dataset, tmp_path):
+    triples = pl.read_parquet(tiny_dataset / "skg.parquet")
+    triples[::20].write_parquet(tmp_path / "test.parquet")
+    triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(tmp_path / "train.parquet")
+    out = run("link_prediction.py", tmp_path, "--dims", 4, 8, "--epochs", 1)
+    assert "| 8 | 8 | med |" in out and "| 4 | 4 | dt |" in out and "larger ones keep" in out
