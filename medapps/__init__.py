@@ -19,6 +19,8 @@ _HOME = {
     "Graph": "medapps.graph.graph",
     "IdMap": "medapps.graph.ids",
     "read_graph": "medapps.graph.read",
+    "read_labels": "medapps.graph.beside",
+    "read_interactions": "medapps.graph.beside",
     "check_dataset": "medapps.graph.check",
     "synthesize": "medapps.graph.synth",
     "Crop": "medapps.crop.crop",
