@@ -75,13 +75,13 @@ def measure(folder: Path, users: int, cases: list[str]) -> dict[str, Any]:
 
 
 def make_source(folder: Path, users: int) -> Crop:
-    """A table of random vectors on disk, mapped, with names user_0, user_1, ..."""
+    """A table on disk, mapped: a random block again and again, named user_0, user_1, ..."""
     rng = np.random.default_rng(0)
-    step = 100_000
+    block = rng.standard_normal((100_000, WIDTH), np.float32)
 
     def pieces() -> Any:
-        for start in range(0, users, step):
-            yield rng.standard_normal((min(step, users - start), WIDTH), np.float32)
+        for start in range(0, users, len(block)):
+            yield block[: users - start]
 
     write_arrays(folder / "source", {"entities": Blocks((users, WIDTH), "float32", pieces())})
     names = pl.select(pl.format("user_{}", pl.int_range(users))).to_series()
