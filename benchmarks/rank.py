@@ -18,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-import medapps  # noqa: F401  (sets the waiting policy of threads before torch starts them)
-
-import torch  # isort: skip
-
 from medapps.crop.score import ScoreSpec
 from medapps.embed.memory import keep_pages, peak_rss_bytes
 from medapps.embed.sweep import rank_tables
 from medapps.graph.graph import KnownTriples
+
+import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 
 DIMS = (10, 40, 160, 640)
 SHAPE = (14_541, 237, 272_115, 20_466)

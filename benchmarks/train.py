@@ -24,9 +24,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
-import torch
 
-import medapps  # noqa: F401  (sets the waiting policy of threads before torch starts them)
 from medapps.embed.build import make_tables, make_tiers
 from medapps.embed.config import MedConfig
 from medapps.embed.med import Weights
@@ -36,6 +34,8 @@ from medapps.embed.score import make_scorer
 from medapps.embed.step import PHASES, Clock, Step, Tables, Tiers
 from medapps.embed.train import LOOK
 from medapps.graph.graph import KnownTriples
+
+import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 
 CPU = torch.device("cpu")
 FB15K237 = (14_541, 237, 272_115)

@@ -7,6 +7,7 @@ its own. Chunks corrupt tails and heads in turn, over the whole run, so both sid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,6 +54,11 @@ class Sampler:
     """Needed where config.filter_known."""
     weight: np.ndarray | None = None
     """float32 (n,): sub-sampling weights of the triples."""
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        """bool (entities,), all False between uses."""
+        return np.zeros(self.entities, bool)
 
     @property
     def steps(self) -> int:
@@ -115,11 +121,13 @@ class Sampler:
             return np.flatnonzero(own)
         query, answer = self.known.pairs(source, relation, side)
         if negatives.ndim == 1:
+            self._drawn[negatives] = True  # few answers are among the negatives: drop the rest
+            hit = self._drawn[answer]
+            self._drawn[negatives] = False
+            query, answer = query[hit], answer[hit]
             columns, inverse = np.unique(negatives, return_inverse=True)
-            at = np.minimum(np.searchsorted(columns, answer), len(columns) - 1)
-            hit = columns[at] == answer
             mask = np.zeros((len(source), len(columns)), bool)
-            mask[query[hit], at[hit]] = True
+            mask[query, np.searchsorted(columns, answer)] = True
             return np.flatnonzero(mask[:, inverse])
         rows = np.arange(len(source))[:, None]
         keys = query.astype(np.int64) * self.entities + answer  # ascending: queries, then answers

@@ -26,6 +26,7 @@ CONFIG = MedConfig(
     chunk=16,
     negatives=16,
     margin=1.0,
+    lr=0.1,
     threads=1,
     every=2,
     patience=50,

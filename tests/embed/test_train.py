@@ -20,6 +20,9 @@ SMALL = {
     "chunk": 32,
     "negatives": 16,
     "margin": 1.0,
+    "lr": 0.1,
+    "scale_power": 0.5,
+    "distil": 1.0,
     "temperature": 0.5,
     "threads": 1,
 }
@@ -52,7 +55,7 @@ def test_every_prefix_learns_the_graph(graph):
         {"precision": "bf16"},
         {"ml_down": 0.1, "ml_up": 0.1, "positive_weights": "recip_dist", "dlw": "normalised"},
         {"submodels": 2},
-        {"submodels": "one"},
+        {"submodels": "one", "lr": 0.2},
         {"subsampling": True, "degree_share": 0.3},
         {"rotate_at": 0.5},
         {"negative_norm": "batch", "negative_weights": "smaller"},
@@ -175,6 +178,24 @@ def test_crops_carry_the_first_coordinates_and_refuse_other_sizes(graph):
     assert crop.spec.scale == pytest.approx(2 ** small().scale_power) and crop.method == "med"
     with pytest.raises(MedappsError, match=r"not trained.*4, 8, 16"):
         embedding.crop(9)
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1", "l2sq"])
+def test_prefix_scores_equal_those_of_the_crop_that_a_device_loads(graph, norm, tmp_path):
+    from medapps.crop.crop import load_crop
+    from medapps.embed.score import TransE
+
+    embedding = train_med(graph, small(epochs=2, norm=norm))
+    head, relation, tail = graph.test.T
+    query = torch.tensor(embedding.entities[head] + embedding.relations[relation])
+    target = torch.tensor(embedding.entities[tail]).unsqueeze(1)
+    distance, _ = TransE(norm).aligned(query, target, (0, *embedding.dims))
+    for i, dim in enumerate(embedding.dims):
+        embedding.crop(dim).save(tmp_path / str(dim))
+        crop, spec = load_crop(tmp_path / str(dim)), embedding.specs[i]
+        names = [f"move{r}" for r in relation.tolist()]
+        expected = spec.margin - spec.scale * distance[i, :, 0].numpy()
+        np.testing.assert_allclose(crop.score(head, names, tail), expected, atol=1e-5)
 
 
 def test_a_saved_embedding_comes_back(graph, tmp_path):
