@@ -102,13 +102,13 @@ class _Training:
             entities, relations, width, len(self.train), config, best_in_memory=best_in_memory
         )
         self.needed = check_memory(needed, config)
-        self.tables = make_tables(
+        known = KnownTriples.of(self.train, entities) if config.filter_known else None
+        self.tables = make_tables(  # after the index, whose making takes more than it keeps
             config, self.scorer, entities, relations, seed, pick_device(config.device)
         )
         self.clock = Clock()
         weights = Weights.of(config, bounded=self.scorer.bounded)
         self.step = Step(self.scorer, weights, self.tables, clock=self.clock)
-        known = KnownTriples.of(self.train, entities) if config.filter_known else None
         self.sampler = sampler_of(self.train, entities, config, seed, known)
         self.at = Counters(w3=config.w3)
         self.best: dict[str, Tensor] | None = None
