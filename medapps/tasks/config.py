@@ -51,17 +51,17 @@ class NcfConfig(Config):
     """Length of the user and the item vector of the MLP tower."""
     layers: tuple[int, ...] = Field(default=(32, 16, 8), min_length=1)
     """Widths of the MLP tower."""
-    service_gain: float = Field(default=1.0, gt=0)
+    service_gain: float = Field(default=3.0, gt=0)
     """Length of a typical service vector after standardising, whatever its dimension."""
     adapter: int = Field(default=0, ge=0)
     """Width of a linear map in front of the service input; 0 feeds the vector itself."""
     tune_service: bool = False
     """Train the service vectors too instead of keeping them fixed."""
-    user_dropout: float = Field(default=0.0, ge=0, lt=1)
+    user_dropout: float = Field(default=0.2, ge=0, lt=1)
     """Share of training examples whose user is replaced by the one unknown user."""
-    user_decay: float = Field(default=0.0, ge=0)
+    user_decay: float = Field(default=10.0, ge=0)
     """Decoupled weight decay of the user vectors."""
-    item_decay: float = Field(default=0.0, ge=0)
+    item_decay: float = Field(default=0.5, ge=0)
     """Decoupled weight decay of the item vectors."""
     service_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay of the service part of the first layer and of the adapter."""

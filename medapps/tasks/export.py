@@ -6,6 +6,7 @@ stored, `items` (n, width) any part of the item table; it gives `scores` (n,).
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,19 @@ def export_onnx(
         names.append("service")
         shapes.append(None)
     with writing(folder, kind="bundle", force=force) as draft:
-        torch.onnx.export(
-            Device(model),
-            tuple(example),
-            str(draft.path("ncf.onnx")),
-            input_names=names,
-            output_names=["scores"],
-            dynamic_shapes=tuple(shapes),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        with warnings.catch_warnings():  # torch's exporter warns about its own inside
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                Device(model).eval(),
+                tuple(example),
+                str(draft.path("ncf.onnx")),
+                input_names=names,
+                output_names=["scores"],
+                dynamic_shapes=tuple(shapes),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
         vectors = {"users": model.users.detach().numpy(), "items": model.items.detach().numpy()}
         arrays = {f"{name}": value.astype(np.float32) for name, value in vectors.items()}
         if recommender.service is not None:

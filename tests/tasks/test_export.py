@@ -1,0 +1,69 @@
+"""The device bundle: ONNX Runtime gives the scores of torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from medapps.arrays import open_arrays
+from medapps.crop.quantize import dequantize
+from medapps.errors import MedappsError
+from medapps.tasks.config import NcfConfig, RecommendConfig
+from medapps.tasks.recommend import train_recommender
+from medapps.tasks.recommender import Recommender
+from medapps.tasks.service import NamedVectors
+from medapps.tasks.study import prepare
+from medapps.tasks.tell import export_bundle
+
+
+@pytest.fixture(scope="module", params=["neumf", "gmf", "none"])
+def recommender(
+    request: pytest.FixtureRequest, planted: NamedVectors, interactions: pl.DataFrame
+) -> Recommender:
+    mode = "gmf" if request.param == "gmf" else "neumf"
+    config = RecommendConfig(ncf=NcfConfig(epochs=3, learning_rate=0.02, mode=mode))
+    source = None if request.param == "none" else planted
+    return train_recommender(source, prepare(interactions, config), config, seeds=(0,)).model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_onnx_runtime_equals_torch(recommender: Recommender, tmp_path: Path, dtype: str) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    from medapps.tasks.export import export_onnx
+
+    export_onnx(recommender, tmp_path / "bundle", dtype=dtype)
+    tables = open_arrays(tmp_path / "bundle" / "tables.safetensors")
+    session = runtime.InferenceSession(
+        str(tmp_path / "bundle" / "ncf.onnx"), providers=["CPUExecutionProvider"]
+    )
+    wanted = {entry.name for entry in session.get_inputs()}
+    model = recommender.model
+    for row in (0, 7, 150):
+        given = {"user": tables["users"][row : row + 1], "items": tables["items"][:]}
+        service = None
+        if "service" in tables and "service" in wanted:
+            scale = tables["service_scale"][row : row + 1] if "service_scale" in tables else None
+            vector = dequantize(tables["service"][row : row + 1], scale)
+            service = np.column_stack([vector, tables["missing"][row : row + 1]])
+            given["service"] = service = service.astype(np.float32)
+            real = recommender.service[row, :-1]
+            assert np.abs(vector[0] - real).max() <= np.abs(real).max() / 100
+        (scores,) = session.run(["scores"], {k: np.ascontiguousarray(v) for k, v in given.items()})
+        with torch.no_grad():
+            expected = model(
+                torch.tensor([row]),
+                torch.arange(len(recommender.items))[None],
+                None if service is None else torch.from_numpy(service),
+            )[0]
+        assert np.abs(scores - expected.numpy()).max() < 1e-5
+
+
+def test_an_unknown_export_is_said(tmp_path: Path) -> None:
+    with pytest.raises(MedappsError, match=r"no export 'tflite'.*--export onnx"):
+        export_bundle(tmp_path, "tflite", tmp_path / "bundle")
