@@ -163,13 +163,17 @@ def lookup_case(folder: Path) -> dict[str, Any]:
         for path in folder.iterdir():
             path.read_bytes()
 
-    lookup, vectors, everything = (median_seconds(f) for f in (look_up, read_vectors, read_all))
+    times = [median_seconds(work) for work in (look_up, read_vectors, read_all)]
+    (lookup, cpu), (vectors, vectors_cpu), (everything, everything_cpu) = times
     return {
         "lookup_seconds": round(lookup, 5),
         "read_vectors_seconds": round(vectors, 5),
         "read_all_seconds": round(everything, 5),
         "lookup_share_of_reading_vectors": round(lookup / vectors, 4),
         "lookup_share_of_reading_all": round(lookup / everything, 4),
+        "lookup_cpu_seconds": round(cpu, 5),
+        "lookup_cpu_share_of_reading_vectors": round(cpu / vectors_cpu, 4),
+        "lookup_cpu_share_of_reading_all": round(cpu / everything_cpu, 4),
         "cold_lookup_seconds": round(cold_seconds(folder, look_up), 4),
         "cold_read_all_seconds": round(cold_seconds(folder, read_all), 4),
     }
@@ -179,18 +183,19 @@ def similar_case(folder: Path) -> float:
     """Seconds of one exact search for 20 neighbours among all users."""
     crop = load_crop(folder)
     name = crop.entity_ids.names(np.array([len(crop.entity_ids) // 2]))
-    return round(median_seconds(lambda: similar(crop, name, 20), repeats=3), 3)
+    return round(median_seconds(lambda: similar(crop, name, 20), repeats=3)[0], 3)
 
 
-def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median time of some repeats, after one that is not counted."""
+def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> tuple[float, float]:
+    """Median time and processor time (steadier on a busy machine), after one call not counted."""
     work()
-    times = []
+    times, processor = [], []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         work()
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+        processor.append(time.process_time() - busy)
+    return statistics.median(times), statistics.median(processor)
 
 
 def cold_seconds(folder: Path, work: Callable[[], object]) -> float:
