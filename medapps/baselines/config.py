@@ -20,10 +20,10 @@ class SearchConfig(Config):
 
     when: Literal["auto", "on", "off"] = "auto"
     """auto: where the graph has validation triples; off: the defaults for that size."""
-    margins: tuple[PositiveFloat, ...] = (3.0, 5.0, 8.0)
-    """Margins that are tried first, at the default rate."""
-    rates: tuple[PositiveFloat, ...] = (0.05, 0.1, 0.2)
-    """Learning rates that are tried next, at the best margin."""
+    margins: tuple[PositiveFloat, ...] = (0.7, 1.0, 1.4)
+    """Margins that are tried first, as multiples of the default one."""
+    rates: tuple[PositiveFloat, ...] = (0.5, 2.0)
+    """Learning rates that are tried next, as multiples of the size's default one."""
     epochs: PositiveInt = 5
     """Passes of a trial."""
     triples: PositiveInt = 1000
@@ -60,10 +60,12 @@ class TaConfig(Config):
 class DualConfig(Config):
     """Two stages of teacher and student (dualde)."""
 
-    first: Annotated[float, Field(gt=0.0, le=1.0)] = 0.7
-    """Part of the epochs with a frozen teacher; the rest trains both."""
+    second: NonNegativeFloat = 0.3
+    """Epochs of the second stage as a part of the first one's, which has as many as dt."""
     rate: PositiveFloat = 0.1
     """Learning rate of the second stage as a part of the first one's."""
+    scores: Literal["raw", "sigmoid"] = "raw"
+    """Scores whose distance is taken: as they are (the paper) or as probabilities (its code)."""
     structure: NonNegativeFloat = 1.0
     """Weight of the angle and length terms of positive triples; 0 leaves them out."""
     soft_labels: Literal["fixed", "learned"] = "learned"

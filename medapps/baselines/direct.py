@@ -37,7 +37,8 @@ def alone(
     train: MedConfig, dim: int, *, margin: float | None = None, lr: float | None = None, **more: Any
 ) -> MedConfig:
     """The settings of MED for one size alone: same batches, negatives, optimiser and epochs."""
-    given = {"dims": (dim,), "margin": margin or default_margin(train, dim), "lr": lr or train.lr}
+    margin, lr = margin or default_margin(train, dim), lr or default_rate(train, dim)
+    given = {"dims": (dim,), "margin": margin, "lr": lr}
     return MedConfig(**(train.model_dump() | ALONE | given | more))
 
 
@@ -45,6 +46,14 @@ def default_margin(train: MedConfig, dim: int) -> float:
     """MED's margin for that size, or for the next larger trained one."""
     fitting = [m for d, m in zip(train.dims, train.margins, strict=True) if d >= dim]
     return fitting[0] if fitting else train.margins[-1]
+
+
+def default_rate(train: MedConfig, dim: int) -> float:
+    """MED's rate, raised so that a step is as long as one of the full size.
+
+    Optimisers with one rate for all coordinates move a row by about rate * sqrt(dim).
+    """
+    return train.lr * (train.dims[-1] / dim) ** 0.5
 
 
 @dataclass(frozen=True)
@@ -89,8 +98,10 @@ def choose(
             }
         return trials[margin, lr]["valid_mrr"]
 
-    margin = max(search.margins, key=lambda value: trial(value, start.lr))
-    lr = max((start.lr, *search.rates), key=lambda value: trial(margin, value))
+    margins = [start.margins[-1] * factor for factor in search.margins]
+    margin = max(margins, key=lambda value: trial(value, start.lr))
+    rates = [start.lr, *(start.lr * factor for factor in search.rates)]
+    lr = max(rates, key=lambda value: trial(margin, value))
     seconds = sum(item["seconds"] for item in trials.values())
     return Choice(margin, lr, seconds, tuple(trials.values()))
 

@@ -3,16 +3,17 @@
 For a positive with scores f and its negatives f_k (S student, T teacher; a = softmax(tau f_S,k),
 b = softmax(tau f_T,k), both without gradient; s = sigmoid; H = Huber):
 
-    D+ = H(s(f_S) - s(f_T)) + structure     D- = sum_k a_k H(s(f_S,k) - s(f_T,k))    soft distance
+    D+ = H(g(f_S) - g(f_T)) + structure     D- = sum_k a_k H(g(f_S,k) - g(f_T,k))    soft distance
     p+ = w(f_T)    p- = sum_k a_k (1 - w(f_T,k))      w(x) = s(alpha (x + beta))      soft labels
     q+ = w(f_S)    q- = sum_k a_k (1 - w(f_S,k))      each with its own alpha, beta
     S  = p+ D+ + p- D- + (1 - p+) h_S+ + (1 - p-) h_S-         h: hard losses, h_T- weighted by b
     T  = q+ D+ + q- D- + (1 - q+) h_T+ + (1 - q-) h_T-
 
 Stage 1 descends on S with the teacher frozen, stage 2 on S + T with both, at a tenth of the rate.
-The structure of a positive is H of the difference of cos(head, tail) plus H of the difference of
-|head| / |tail|. In stage 2 the soft labels are differentiated too, as in the published code, whose
-commented-out structure term and shared positive sigmoid are not copied.
+g(x) is x, as in the paper, or s(x), as in its code. The structure of a positive is H of the
+difference of cos(head, tail) plus H of the difference of |head| / |tail|. In stage 2 the soft
+labels are differentiated too, as in the published code, whose commented-out structure term and
+shared positive sigmoid are not copied.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class Labels:
         return torch.stack([dslope, doffset]).double()
 
 
-def dual_loss(temperature: float, structure: float, labels: Labels, *, both: bool) -> Loss:
+def dual_loss(
+    temperature: float, structure: float, labels: Labels, *, both: bool, raw: bool = True
+) -> Loss:
     """The loss of stage 1, or of stage 2 when `both` learn."""
 
     def loss(seen: Seen) -> tuple[Tensor, Pull, Pull | None]:
@@ -71,7 +74,7 @@ def dual_loss(temperature: float, structure: float, labels: Labels, *, both: boo
         a = torch.softmax(temperature * fsk, 1)
         # soft distances and their slopes
         ss, st, ssk, stk = (torch.sigmoid(x) for x in (fs, ft, fsk, ftk))
-        gap, gapk = ss - st, ssk - stk
+        gap, gapk = (fs - ft, fsk - ftk) if raw else (ss - st, ssk - stk)
         form = Structure.of(seen, structure) if structure else None
         d = huber(gap) + (form.value if form else 0.0)
         dk = (a * huber(gapk)).sum(1)
@@ -89,14 +92,15 @@ def dual_loss(temperature: float, structure: float, labels: Labels, *, both: boo
             value = value + q * d + qk * dk + (1 - q) * ht + (1 - qk) * htk
             near, neark = p + q, pk + qk
 
-        dfs = near * slope * ss * (1 - ss) - (1 - p) * (1 - ss)
-        dfsk = neark[:, None] * slopek * ssk * (1 - ssk) + (1 - pk)[:, None] * a * ssk
+        js, jt, jsk, jtk = (1.0 if raw else x * (1 - x) for x in (ss, st, ssk, stk))  # g'
+        dfs = near * slope * js - (1 - p) * (1 - ss)
+        dfsk = neark[:, None] * slopek * jsk + (1 - pk)[:, None] * a * ssk
         if both:
             dfs += (d - ht) * labels.slope(2) * v * (1 - v)
             dfsk -= (dk - htk)[:, None] * a * labels.slope(3) * vk * (1 - vk)
-            dft = -near * slope * st * (1 - st) - (1 - q) * (1 - st)
+            dft = -near * slope * jt - (1 - q) * (1 - st)
             dft += (d - hs) * labels.slope(0) * w * (1 - w)
-            dftk = -neark[:, None] * slopek * stk * (1 - stk) + (1 - qk)[:, None] * b * stk
+            dftk = -neark[:, None] * slopek * jtk + (1 - qk)[:, None] * b * stk
             dftk -= (dk - hsk)[:, None] * a * labels.slope(1) * wk * (1 - wk)
             labels.learn(2, fs, v, each * (d - ht))
             labels.learn(3, fsk, vk, -(each * (dk - htk))[:, None] * a)

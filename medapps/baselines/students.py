@@ -1,6 +1,6 @@
 """BKD, TA, DualDE and IterDE: a student from random start values under a teacher.
 
-Every hop has the epochs of a direct training (DualDE's two stages share them), the same batches and
+Every hop has the epochs of a direct training (DualDE's second stage comes on top), its batches and
 negatives, and the teacher's margin, so that raw scores of both can be compared.
 """
 
@@ -51,13 +51,14 @@ def dualde(order: Order) -> Crop:
     """First under a frozen teacher, then both together at a part of the rate."""
     config, dual = settings_of(order, order.teacher), order.config.dualde
     labels = Labels(rate=dual.soft_rate if dual.soft_labels == "learned" else 0.0)
-    first = max(1, round(dual.first * config.epochs))
+    epochs = round(dual.second * config.epochs)
+    raw = dual.scores == "raw"
     args = config.temperature, dual.structure, labels
     kept = {"labels": labels.values}
-    phases = [Phase(first, dual_loss(*args, both=False), state=kept)]
-    if first < config.epochs:
-        second = dual_loss(*args, both=True)
-        phases.append(Phase(config.epochs - first, second, dual.rate, both=True, state=kept))
+    phases = [Phase(config.epochs, dual_loss(*args, both=False, raw=raw), state=kept)]
+    if epochs:
+        second = dual_loss(*args, both=True, raw=raw)
+        phases.append(Phase(epochs, second, dual.rate, both=True, state=kept))
     learned = _distill(order, order.teacher, config, *phases)
     names = ("student_positive", "student_negative", "teacher_positive", "teacher_negative")
     soft = dict(zip(names, labels.values.tolist(), strict=True))
@@ -95,7 +96,7 @@ def _crop(
     facts = {
         "epochs": order.train.epochs,
         "margin": learned.student.spec.margin,
-        "lr": order.train.lr,
+        "lr": alone(order.train, order.dim).lr,
         "loss": learned.loss,
     }
     return crop_of(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
-from medapps.baselines.direct import alone, choose, default_margin
+from medapps.baselines.direct import alone, choose, default_margin, default_rate
 from medapps.baselines.make import make_baseline
 from medapps.embed.config import MedConfig
 from medapps.embed.train import train_med
@@ -18,7 +18,8 @@ from tests.baselines.conftest import OFF, make_graph, short
 
 def test_dt_is_a_med_training_with_one_prefix(graph, train):
     crop = make_baseline("dt", graph, 8, OFF, train=train, seed=3)
-    embedding = train_med(graph, short(dims=(8,)), seed=3)
+    config = short(dims=(8,)).model_copy(update={"lr": default_rate(train, 8)})
+    embedding = train_med(graph, config, seed=3)
     assert np.array_equal(crop.entities, embedding.entities)
     assert np.array_equal(crop.relations, embedding.relations)
     assert crop.method == "dt" and crop.spec == embedding.specs[0]
@@ -31,19 +32,24 @@ def test_settings_of_several_prefixes_do_not_reach_one_alone():
         negative_norm="batch", submodels="one", rotate_at=0.5, patience=2, epochs=7, lr=0.3,
     )  # fmt: skip
     config = alone(med, 4)
-    plain = MedConfig(dims=(4,), margin=3.0, scale_power=0.0, distil=0.0, epochs=7, lr=0.3)
+    plain = MedConfig(dims=(4,), margin=3.0, scale_power=0.0, distil=0.0, epochs=7, lr=0.6)
     assert config == plain
     assert [default_margin(med, dim) for dim in (2, 4, 5, 16, 99)] == [3.0, 3.0, 6.0, 6.0, 6.0]
 
 
+def test_a_small_model_takes_steps_as_long_as_a_large_one(graph):
+    long = MedConfig(dims=(160, 640), lr=0.1)
+    assert [default_rate(long, dim) for dim in (10, 40, 640)] == pytest.approx([0.8, 0.4, 0.1])
+
+
 def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
-    search = SearchConfig(margins=(1.0, 5.0), rates=(1.0,), epochs=2, triples=50)
+    search = SearchConfig(margins=(0.5, 2.0), rates=(3.0,), epochs=2, triples=50)
     config = BaselineConfig(search=search)
     crop = make_baseline("dt", graph, 8, config, train=train, seed=3)
-    trials = crop.about["search_trials"]
+    trials, rate = crop.about["search_trials"], default_rate(train, 8)
     tried = {(t["margin"], t["lr"]) for t in trials}
-    best = max((t for t in trials if t["lr"] == 0.3), key=lambda t: t["valid_mrr"])["margin"]
-    assert tried == {(1.0, 0.3), (5.0, 0.3), (best, 1.0)}
+    best = max((t for t in trials if t["lr"] == rate), key=lambda t: t["valid_mrr"])["margin"]
+    assert tried == {(1.0, rate), (4.0, rate), (best, 3 * rate)}
     chosen = next(
         t for t in trials if (t["margin"], t["lr"]) == (crop.about["margin"], crop.about["lr"])
     )
@@ -57,6 +63,6 @@ def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
 def test_search_without_validation_triples(train):
     bare = make_graph(valid=0)
     choice = choose(bare, train, 8, SearchConfig(), 0)
-    assert (choice.margin, choice.lr, choice.trials) == (2.0, 0.3, ())
+    assert (choice.margin, choice.lr, choice.trials) == (2.0, default_rate(train, 8), ())
     with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
         choose(bare, train, 8, SearchConfig(when="on"), 0)

@@ -104,7 +104,9 @@ def shape(entities: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.cosine_similarity(head, tail), head.norm(dim=1) / tail.norm(dim=1)
 
 
-def dual(s, t, es, et, batch, keep, w2, weight, structure, labels: Tensor, both: bool) -> Tensor:
+def dual(
+    s, t, es, et, batch, keep, w2, weight, structure, labels: Tensor, both: bool, raw: bool
+) -> Tensor:
     """The equations of the module docstring of dualde, with gradients through all but a and b."""
     a = torch.softmax((w2 * s[1]).masked_fill(~keep, -torch.inf), 1).detach()
     b = torch.softmax((w2 * t[1]).masked_fill(~keep, -torch.inf), 1).detach()
@@ -113,8 +115,9 @@ def dual(s, t, es, et, batch, keep, w2, weight, structure, labels: Tensor, both:
         return torch.sigmoid(labels[i, 0] * (x + labels[i, 1]))
 
     (cs, rs), (ct, rt) = shape(es, batch), shape(et, batch)
-    d = h(s[0].sigmoid() - t[0].sigmoid()) + structure * (h(cs - ct) + h(rs - rt))
-    dk = (a * h(s[1].sigmoid() - t[1].sigmoid())).sum(1)
+    gs, gt = (x if raw else (x[0].sigmoid(), x[1].sigmoid()) for x in (s, t))
+    d = h(gs[0] - gt[0]) + structure * (h(cs - ct) + h(rs - rt))
+    dk = (a * h(gs[1] - gt[1])).sum(1)
     p, pk = w(0, t[0]), (a * (1 - w(1, t[1]))).sum(1)
     loss = p * d + pk * dk + (1 - p) * softplus(-s[0]) + (1 - pk) * (a * softplus(s[1])).sum(1)
     if both:
@@ -201,14 +204,14 @@ LABELS = torch.tensor([[1.2, 0.1], [0.8, -0.2], [1.1, 0.3], [0.9, 0.05]], dtype=
 
 @pytest.mark.parametrize(("norm", "mode", "sub"), CASES)
 @pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("structure", [0.0, 0.7])
-def test_dualde_step_is_the_gradient_of_both_models(norm, mode, sub, both, structure):
+@pytest.mark.parametrize(("structure", "raw"), [(0.0, True), (0.7, True), (0.7, False)])
+def test_dualde_step_is_the_gradient_of_both_models(norm, mode, sub, both, structure, raw):
     case = Case(norm, mode, sub)
     es, et = (leaf[0] for leaf in case.leaves)
     truth = dual(
-        *case.scores, es, et, case.batch, case.keep, 1.5, case.weight, structure, LABELS, both
+        *case.scores, es, et, case.batch, case.keep, 1.5, case.weight, structure, LABELS, both, raw
     )
-    loss = dual_loss(1.5, structure, Labels(LABELS.clone()), both=both)
+    loss = dual_loss(1.5, structure, Labels(LABELS.clone()), both=both, raw=raw)
     case.check(loss, truth, both=both)
 
 
@@ -216,7 +219,9 @@ def test_soft_labels_descend_on_the_same_loss():
     case = Case("l2", "shared", False)
     es, et = (leaf[0] for leaf in case.leaves)
     leaf = LABELS.clone().requires_grad_()
-    truth = dual(*case.scores, es, et, case.batch, case.keep, 1.5, case.weight, 1.0, leaf, True)
+    truth = dual(
+        *case.scores, es, et, case.batch, case.keep, 1.5, case.weight, 1.0, leaf, True, True
+    )
     learned = Labels(LABELS.clone(), rate=0.01)
     case.check(dual_loss(1.5, 1.0, learned, both=True), truth, both=True)
     torch.testing.assert_close((LABELS - learned.values) / 0.01, leaf.grad, rtol=1e-7, atol=1e-9)
