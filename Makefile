@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA := $(or $(MEDAPPS_DATA),$(wildcard ../shared/data))
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench setup clean
+.PHONY: demo test ui-test lint bench setup clean
 
 setup: $(READY)
 
@@ -20,6 +20,13 @@ demo: $(READY)
 
 test: $(READY)
 	MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# a browser on the MLflow UI; installs Debian's chromium and, in a temporary folder, playwright-core
+ui-test: $(READY)
+	command -v chromium > /dev/null || apt-get install -y --no-install-recommends chromium
+	folder=$$(mktemp -d) && npm install --silent --no-audit --no-fund --prefix $$folder playwright-core@1 \
+	  && MEDAPPS_PLAYWRIGHT=$$folder $(BIN)/python -m pytest tests/ui; \
+	  code=$$?; rm -rf $$folder; exit $$code
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,14 @@ class Run:
         """Record several numbers of the same step."""
         for name, value in values.items():
             self.metric(name, value, step)
+
+    @contextmanager
+    def results_first(self, names: Sequence[str]) -> Iterator[None]:
+        """Keep numbers back until the block ends and record `names` before the others.
+
+        MLflow's comparison of runs begins with the metric that was recorded first.
+        """
+        yield
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Record settings; nested ones get dotted names."""
@@ -88,6 +96,7 @@ class _MlflowRun(Run):
         self._client = client
         self._uri = uri
         self._pending: list[Any] = []
+        self._held = False
         self._flushed = time.monotonic()
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
@@ -95,7 +104,18 @@ class _MlflowRun(Run):
 
         now = int(time.time() * 1000)
         self._pending.append(Metric(name, float(value), now, step or 0))
-        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+        if not self._held and time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self.flush()
+
+    @contextmanager
+    def results_first(self, names: Sequence[str]) -> Iterator[None]:
+        rank = {name: place for place, name in enumerate(names)}
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self._pending.sort(key=lambda metric: rank.get(metric.key, len(rank)))
             self.flush()
 
     def flush(self) -> None:

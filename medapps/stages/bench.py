@@ -78,6 +78,7 @@ def carry_out(
         bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
         bench.ledger.setdefault(stage.name, False)
         return load(folder), folder
+    bench.say(stage.name)
     with track(
         bench.workspace.root,
         experiment=stage.experiment,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from medapps.comparison.grid import HEADLINES
 from medapps.graph.beside import read_interactions, read_labels
 from medapps.graph.tables import find_table
 from medapps.report import Report
@@ -125,7 +126,8 @@ def _task_stage(
     )
 
     def make(run: Run, folder: Path) -> None:
-        report, save = work(run)
+        with run.results_first(HEADLINES[task]):
+            report, save = work(run)
         options = {key: value for key, value in settings.items() if key != "seeds"}
         report = origin.mark(report, options)
         run.metrics(report.cost)
