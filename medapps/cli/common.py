@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console, RenderableType
@@ -183,7 +183,7 @@ def command(name: str, *, example: str, group: typer.Typer = app) -> Callable[[C
 def _shared_parameters() -> list[inspect.Parameter]:
     parameters = []
     for name, annotation in _SharedOptions.items():
-        annotation.__metadata__[0].rich_help_panel = _PANEL
+        get_args(annotation)[1].rich_help_panel = _PANEL
         parameters.append(
             inspect.Parameter(
                 name,
