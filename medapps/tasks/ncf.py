@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from medapps.tasks.config import NcfConfig
 
@@ -73,11 +74,11 @@ class NeuMF(nn.Module):
 
     def forward(self, users: Tensor, items: Tensor, service: Tensor | None) -> Tensor:
         """Logits of `items` (batch, k) for `users` (batch,) with service vectors (batch, dim)."""
-        user, item = self.users[users], torch.nn.functional.embedding(items, self.items)
+        user, item = embedding(users, self.users), embedding(items, self.items)
         parts = []
         if self.gmf:
             weight = user[:, self.mlp :] * self.out[: self.gmf]  # (batch, gmf)
-            parts.append((item[..., self.mlp :] @ weight.unsqueeze(2)).squeeze(2))
+            parts.append((item[..., self.mlp :] * weight.unsqueeze(1)).sum(2))
         if self.mlp:
             left = torch.addmm(self.first_bias, user[:, : self.mlp], self.user_part)
             if service is not None and self.service_dim:
