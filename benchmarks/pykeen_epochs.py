@@ -36,13 +36,14 @@ def main() -> None:
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
         negative_sampler_kwargs={"num_negs_per_pos": negatives},
     )
-    for _ in sys.stdin:
+    for epoch, _ in enumerate(sys.stdin, 1):  # PyKEEN goes on from the epochs already done
         wall, cpu = perf_counter(), process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loop.train(
-                factory, num_epochs=1, batch_size=batch, use_tqdm=False, use_tqdm_batch=False
+            losses = loop.train(
+                factory, num_epochs=epoch, batch_size=batch, use_tqdm=False, use_tqdm_batch=False
             )
+        assert losses is not None and len(losses) == epoch
         print(json.dumps([perf_counter() - wall, process_time() - cpu]), flush=True)
 
 
