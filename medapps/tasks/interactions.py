@@ -9,9 +9,9 @@ import polars as pl
 
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.tasks.split import TEST, TRAIN, VALID, k_core, name_hash
-
-PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
+from medapps.graph.split import PARTS
+from medapps.graph.split import leave_one_out as hold_out
+from medapps.tasks.split import TEST, k_core, name_hash
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,18 @@ def read_interactions(
     notes: dict[str, int] = {}
     if "rating" in frame.columns:
         frame = _without_bad_ratings(frame, bad_ratings, notes)
-    has_split = own_split and "split" in frame.columns
+    before = len(frame)
+    if not own_split:
+        frame = frame.drop("split", strict=False)
+    if core > 1:  # rows are held out before any is removed, as by a graph that takes them in
+        frame = hold_out(_known_parts(frame))
+    has_split = "split" in frame.columns
     order = (["part"] if has_split else []) + (
         ["timestamp"] if "timestamp" in frame.columns else []
     )
     if has_split:
-        frame = frame.with_columns(part=_parts(frame["split"]))
-    before = len(frame)
+        names = _known_parts(frame)["split"]
+        frame = frame.with_columns(part=names.replace_strict(PARTS, return_dtype=pl.Int8))
     frame = frame.select(["user", "item", *order])
     if order:  # the last of equal pairs in this order is the one that stays
         frame = frame.sort(order, maintain_order=True)
@@ -139,15 +144,17 @@ def _without_bad_ratings(frame: pl.DataFrame, rule: str, notes: dict[str, int]) 
     )
 
 
-def _parts(split: pl.Series) -> pl.Series:
-    unknown = sorted(set(split.unique().to_list()) - set(PARTS))
-    if unknown:
-        raise MedappsError(
-            f"Column split of the interactions holds {unknown[0]!r}; "
-            "known parts are train, valid and test.",
-            fix="Rename the parts, or ignore them with --set recommend.own_split=false.",
-        )
-    return split.replace_strict(PARTS, return_dtype=pl.Int8)
+def _known_parts(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table, unless its column split holds other words than train, valid and test."""
+    found = frame["split"].unique().to_list() if "split" in frame.columns else []
+    unknown = sorted(set(found) - set(PARTS))
+    if not unknown:
+        return frame
+    raise MedappsError(
+        f"Column split of the interactions holds {unknown[0]!r}; "
+        "known parts are train, valid and test.",
+        fix="Rename the parts, or ignore them with --set recommend.own_split=false.",
+    )
 
 
 def _k_core(frame: pl.DataFrame, core: int, notes: dict[str, int]) -> pl.DataFrame:
