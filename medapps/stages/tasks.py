@@ -137,7 +137,12 @@ def _task_stage(
             "force": True,
         }
         if model_kind is not None:
-            save(bench.workspace.folder(model_kind, stage.key), **given)
+            kept = bench.workspace.folder(model_kind, stage.key)
+            save(kept, **given)
+            if model_kind == "recommender":
+                from medapps.tasks.register import log_recommender
+
+                log_recommender(run, kept)
         report.save(folder, **given)
 
     if model_kind is not None and not bench.workspace.finished(model_kind, stage.key):
