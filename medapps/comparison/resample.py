@@ -15,6 +15,8 @@ from medapps.comparison.measure import Matrix, Measured
 
 BLOCK_NUMBERS = 1 << 22
 """Counts held in memory at once."""
+MOST_PICKS, LEAST_DRAWS = 2 * 10**9, 200
+"""Millions of units get fewer draws: their intervals are narrow anyway."""
 
 
 def unit_counts(units: int, draws: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -33,9 +35,12 @@ def draw_values(many: Sequence[Measured], *, draws: int = 2000, seed: int = 0) -
     units = many[0].units
     assert all(one.units == units for one in many), [one.units for one in many]
     matrices = [features for one in many for features in one.features]
+    dense = [matrix for matrix in matrices if isinstance(matrix, np.ndarray)]
+    together = np.hstack(dense) if dense else None  # mostly single columns: one product for all
+    draws = min(draws, max(LEAST_DRAWS, MOST_PICKS // units))
     sums: list[list[np.ndarray]] = [[] for _ in matrices]
     for counts in unit_counts(units, draws, np.random.default_rng(seed)):
-        for place, part in zip(sums, _products(counts, matrices), strict=True):
+        for place, part in zip(sums, _products(counts, matrices, together), strict=True):
             place.append(part)
     left = iter(np.concatenate(parts) for parts in sums)  # (draws, k) per run
     out = []
@@ -46,14 +51,16 @@ def draw_values(many: Sequence[Measured], *, draws: int = 2000, seed: int = 0) -
     return out
 
 
-def _products(counts: np.ndarray, matrices: Sequence[Matrix]) -> Iterator[np.ndarray]:
-    """counts @ matrix for each; the dense ones, mostly single columns, in one product."""
-    dense = [matrix for matrix in matrices if isinstance(matrix, np.ndarray)]
-    ends = np.cumsum([matrix.shape[1] for matrix in dense])[:-1]
-    products = iter(np.split(counts @ np.hstack(dense), ends, axis=1)) if dense else iter(())
+def _products(
+    counts: np.ndarray, matrices: Sequence[Matrix], together: np.ndarray | None
+) -> Iterator[np.ndarray]:
+    """counts @ matrix for each; `together` holds the columns of all dense ones."""
+    product = counts @ together if together is not None else np.empty((len(counts), 0))
+    start = 0
     for matrix in matrices:
         if isinstance(matrix, np.ndarray):
-            yield next(products)
+            yield product[:, start : start + matrix.shape[1]]
+            start += matrix.shape[1]
         else:
             yield np.asarray((matrix.T @ counts.T).T)
 

@@ -8,8 +8,8 @@ metric is a mean over units, Wilcoxon's signed-rank test, after Holm's correctio
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +45,8 @@ class Row:
     target: str
     units: int
     """Users or queries that were measured; 0 where only the totals are known."""
+    kept: float | None = None
+    """Share of the same method's value at its largest size."""
     difference: float | None = None
     """Value minus the reference's, on the same units."""
     difference_low: float | None = None
@@ -120,7 +122,15 @@ def compare(
                 if all(metric in report.by_seed for report in group.reports)
             ]
             rows += _column(entries, metric, dim, tiers.get(dim, str(dim)), reference, level)
-    return Comparison(tuple(rows), reference)
+    return Comparison(tuple(_with_kept(rows)), reference)
+
+
+def _with_kept(rows: list[Row]) -> Iterator[Row]:
+    """Rows with what each method keeps of its largest size; these come first."""
+    largest: dict[tuple[Place, str, str], float] = {}
+    for row in rows:
+        whole = largest.setdefault((row.place, row.method, row.metric), row.value)
+        yield replace(row, kept=row.value / whole if whole else None)
 
 
 def _columns(groups: list[Group]) -> list[tuple[Place, int]]:

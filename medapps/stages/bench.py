@@ -75,7 +75,8 @@ def carry_out(
     """Load the stage's noun, or let `make(run, folder)` write it first."""
     folder = bench.workspace.folder(stage.kind, stage.key)
     if not bench.force and bench.workspace.finished(stage.kind, stage.key):
-        bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
+        if stage.name not in bench.ledger:
+            bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
         bench.ledger.setdefault(stage.name, False)
         return load(folder), folder
     bench.say(stage.name)

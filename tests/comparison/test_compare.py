@@ -147,6 +147,11 @@ def test_best_is_marked_once_per_size_and_metric(table):
     assert frame["best"].to_list() == [1, 1]
 
 
+def test_kept_is_the_share_of_the_largest_size():
+    table = compare([unit_report("med", [0.4, 0.6], 100), unit_report("med", [0.4, 0.5], 10)])
+    assert row(table, "med", 100).kept == 1 and row(table, "med", 10).kept == pytest.approx(0.9)
+
+
 def test_markdown_shows_every_method_and_marks_the_best(table):
     text = markdown(table)
     for line in grids(table)[0].lines:

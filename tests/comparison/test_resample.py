@@ -84,6 +84,13 @@ def test_macro_f1_on_drawn_units_equals_scikit_learn_on_the_repeated_units():
         assert value == pytest.approx(f1_score(truth[again], guess[again], average="macro"))
 
 
+def test_many_units_get_fewer_draws(monkeypatch):
+    monkeypatch.setattr("medapps.comparison.resample.MOST_PICKS", 3000)
+    monkeypatch.setattr("medapps.comparison.resample.LEAST_DRAWS", 2)
+    (values,) = drawn(unit_report("med", np.arange(100.0)))
+    assert len(values) == 30
+
+
 def test_trainings_that_differ_widen_the_interval():
     units = np.random.default_rng(3).random(2000)
     same = measured([unit_report("med", units)] * 3, "full.ndcg_at_10")
