@@ -1,0 +1,45 @@
+"""A recommender in MLflow: logged with a signature, loaded and asked by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from medapps.tasks.config import NcfConfig, RecommendConfig
+from medapps.tasks.recommend import train_recommender
+from medapps.tasks.register import log_recommender
+from medapps.tasks.service import NamedVectors
+from medapps.tasks.study import prepare
+from medapps.tracking import NO_RUN, track, tracking_uri
+
+pytestmark = pytest.mark.filterwarnings("default")  # those of mlflow and what it imports
+
+
+def test_a_logged_recommender_answers_by_name(
+    planted: NamedVectors,
+    interactions: pl.DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import mlflow
+    import pandas as pd
+
+    config = RecommendConfig(ncf=NcfConfig(epochs=1))
+    recommender = train_recommender(
+        planted, prepare(interactions, config), config, seeds=(0,)
+    ).model
+    recommender.save(tmp_path / "model")
+    assert log_recommender(NO_RUN, tmp_path / "model") is None
+    with track(tmp_path, experiment="planted", name="recommend") as run:
+        address = log_recommender(run, tmp_path / "model")
+    assert address is not None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(tmp_path))
+    model = mlflow.pyfunc.load_model(address)
+    users = ["user:001", "stranger"]
+    answer = model.predict(pd.DataFrame({"user": users}))
+    expected = recommender.recommend_for(pl.Series("user", users), 10)
+    assert answer["item"].tolist() == expected["item"].to_list()
+    assert model.metadata.signature.inputs.input_names() == ["user"]
+    assert model.metadata.signature.outputs.input_names() == ["user", "item", "rank", "score"]
