@@ -135,7 +135,10 @@ def _short(verdict: str) -> str:
 
 
 def _caption(seeds: set[int], reference: str) -> str:
-    return (
+    from medapps.comparison.grid import ONE_RUN
+
+    caption = (
         f"[ ] 95 % interval   = no difference from {reference} shown   "
         f"runs per value: {', '.join(map(str, sorted(seeds)))}"
     )
+    return caption if min(seeds) > 1 else f"{caption}\n{ONE_RUN}"

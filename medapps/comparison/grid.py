@@ -14,6 +14,8 @@ HEADLINES = {
 }
 """Metrics that are shown for each task, the most telling first; the other ones are in the files."""
 
+ONE_RUN = "Values of one run say nothing about other seeds: give the study more of them."
+
 
 @dataclass(frozen=True)
 class Line:
@@ -118,6 +120,8 @@ def markdown(comparison: Comparison) -> str:
             cells += [verdict(first, comparison.reference), seconds(first.train_seconds)]
             cells += [size(first.bytes), str(first.seeds)]
             lines.append(_pipes(cells))
+        if any(line.first.seeds == 1 for line in grid.lines):
+            lines += ["", ONE_RUN]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 

@@ -42,7 +42,7 @@ class Bench:
     say: Callable[[str], None] = lambda text: None
     on_run: Callable[[Run], None] = lambda run: None
     ledger: dict[str, bool] = field(default_factory=dict)
-    """Name of every stage that was asked for, and whether it had to be carried out."""
+    """Every stage that was asked for, and whether it had to be carried out."""
 
     def under(self, parent: Callable[[], Run]) -> Bench:
         """The same bench with its runs as children of a study."""
@@ -74,10 +74,11 @@ def carry_out(
 ) -> tuple[Noun, Path]:
     """Load the stage's noun, or let `make(run, folder)` write it first."""
     folder = bench.workspace.folder(stage.kind, stage.key)
+    title = f"{stage.experiment}: {stage.name}"
     if not bench.force and bench.workspace.finished(stage.kind, stage.key):
-        if stage.name not in bench.ledger:
+        if title not in bench.ledger:
             bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
-        bench.ledger.setdefault(stage.name, False)
+        bench.ledger.setdefault(title, False)
         return load(folder), folder
     bench.say(stage.name)
     with track(
@@ -94,5 +95,5 @@ def carry_out(
         make(run, folder)
         run.metric("stage_seconds", time.perf_counter() - began)
         run.artifact(folder / "manifest.json")
-    bench.ledger[stage.name] = True
+    bench.ledger[title] = True
     return load(folder), folder

@@ -159,6 +159,8 @@ def test_markdown_shows_every_method_and_marks_the_best(table):
     best = next(r for r in table.rows if r.best and r.dim == 10)
     assert f"**{best.value:.3f} [{best.low:.3f}, {best.high:.3f}]**" in text
     assert "ndcg@10" in text and "no difference shown" in text
+    assert "one run" not in text
+    assert "one run" in markdown(compare([unit_report("med", [0.4, 0.6])]))
 
 
 def test_files_hold_the_table_and_three_plots(table, tmp_path):
