@@ -23,8 +23,8 @@ REVISION = {
     "crop": 1,
     "baseline": 1,
     "rank": 1,
-    "label": 1,
-    "recommend": 1,
+    "label": 2,
+    "recommend": 2,
     "compare": 1,
 }
 """Raised when a verb computes something else than before, so that old results are not reused."""

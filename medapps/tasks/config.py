@@ -18,7 +18,7 @@ class LabelConfig(Config):
     """Width of the hidden layer."""
     dropout: tuple[float, ...] = (0.2, 0.5)
     """Dropout of the hidden layer; one of these is chosen on validation users."""
-    weight_decay: tuple[float, ...] = (0.01, 0.3, 1.0)
+    weight_decay: tuple[float, ...] = (0.01, 1.0, 10.0)
     """Decoupled weight decay; one of these is chosen on validation users."""
     learning_rate: float = Field(default=2e-3, gt=0)
     """Step size of Adam."""
@@ -28,8 +28,8 @@ class LabelConfig(Config):
     """Most epochs that are trained."""
     patience: int = Field(default=10, ge=1)
     """Epochs without a better validation macro-F1 before a model stops."""
-    scaling: Literal["column", "whole"] = "column"
-    """Divide each coordinate by its own deviation on train users, or all by the common one."""
+    scaling: Literal["column", "whole"] = "whole"
+    """Divide all coordinates by their common deviation on train users, or each by its own."""
     class_weights: bool = False
     """Weigh classes inversely to their frequency."""
     rare: Literal["error", "drop"] = "error"
@@ -75,7 +75,7 @@ class NcfConfig(Config):
     """Memory per step of the running mean of weights that is validated and kept; 0 is off."""
     epochs: int = Field(default=30, ge=0)
     """Most epochs that are trained."""
-    patience: int = Field(default=8, ge=1)
+    patience: int = Field(default=10, ge=1)
     """Validations without a better value before training stops."""
 
 

@@ -20,6 +20,7 @@ from medapps.tasks.metrics import (
     class_scores,
     confusion,
     label_metrics,
+    log_loss,
 )
 from medapps.tasks.mlp import MlpSetting, train_mlps
 from medapps.tasks.probe import linear_probe
@@ -154,7 +155,10 @@ def _choose_and_train(
     seeds: tuple[int, ...],
     settings: tuple[MlpSetting, ...] | None = None,
 ) -> tuple[MlpSetting, _Fitted]:
-    """Pick dropout and decay with the first seed on validation users, then train every seed."""
+    """Pick dropout and decay by the log loss of two seeds on validation users, then train all.
+
+    Epochs are chosen by macro F1, but settings by log loss: it is far less noisy on few users.
+    """
     if settings is None:
         settings = tuple(MlpSetting(d, w) for d in config.dropout for w in config.weight_decay)
     scaling = Scaling.fit(
@@ -168,8 +172,15 @@ def _choose_and_train(
         weight = len(train) / (classes * np.maximum(count, 1))
     data = (x[train], y[train], x[valid], y[valid], classes)
     if len(settings) > 1:
-        trial = train_mlps(*data, seeds[:1], settings, **_training(config), class_weight=weight)
-        settings = (settings[int(trial.valid[0].argmax())],)
+        few = seeds[:2]
+        trial = train_mlps(*data, few, settings, **_training(config), class_weight=weight)
+        loss = [
+            np.mean(
+                [log_loss(trial.probabilities(x[valid], s, j), y[valid]) for s in range(len(few))]
+            )
+            for j in range(len(settings))
+        ]
+        settings = (settings[int(np.argmin(loss))],)
     fit = train_mlps(*data, seeds, settings, **_training(config), class_weight=weight)
     probability = np.stack([fit.probabilities(x[test], s, 0) for s in range(len(seeds))])
     guess = probability.argmax(2)

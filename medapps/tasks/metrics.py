@@ -70,6 +70,12 @@ def calibration(
     return mean, right, count.astype(np.int64), error
 
 
+def log_loss(probability: np.ndarray, truth: np.ndarray) -> float:
+    """Mean negative log probability of the true class; `probability` is (users, classes)."""
+    own = probability[np.arange(len(truth)), truth]
+    return float(-np.log(np.maximum(own, 1e-12)).mean())
+
+
 def realistic_rank(better: np.ndarray, equal: np.ndarray) -> np.ndarray:
     """Rank from the number of better and of equally scored rivals: the middle of the tie."""
     return 1 + better + equal / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, ndcg_score
+from sklearn.metrics import log_loss as sklearn_log_loss
 
 from medapps.tasks.metrics import (
     batched_f1_macro,
@@ -15,6 +16,7 @@ from medapps.tasks.metrics import (
     confusion,
     coverage,
     label_metrics,
+    log_loss,
     rank_metrics,
     realistic_rank,
     reward,
@@ -93,3 +95,12 @@ def test_calibration_by_hand() -> None:
     assert users[9] == 2 and users[5] == 1 and users.sum() == 3
     assert confidence[9] == pytest.approx(0.935) and accuracy[9] == 0.5 and accuracy[5] == 1
     assert error == pytest.approx((2 * 0.435 + 0.45) / 3)
+
+
+def test_log_loss_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(4)
+    probability = rng.dirichlet(np.ones(3), 50)
+    truth = rng.integers(0, 3, 50)
+    assert log_loss(probability, truth) == pytest.approx(
+        sklearn_log_loss(truth, probability, labels=[0, 1, 2])
+    )
