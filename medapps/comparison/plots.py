@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medapps.comparison.grid import Grid, grids, metric_title
-from medapps.comparison.table import Comparison, Row
+from medapps.comparison.table import CONTROLS, Comparison, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CONTROLS = ("none", "random", "shuffled", "oracle")
 _MARKERS = "osD^vP*Xph<>"
 
 

@@ -22,6 +22,8 @@ from medapps.errors import MedappsError
 from medapps.report import Report
 
 Verdict = Literal["better", "worse", "no difference shown"]
+CONTROLS = frozenset({"none", "random", "shuffled", "oracle"})
+"""What a method is measured against: no vectors, noise, other users' vectors, the truth."""
 TIERS = {500: "server", 100: "pc", 10: "phone"}
 
 
@@ -55,7 +57,7 @@ class Row:
     """Holm-corrected over the methods that are compared with the reference here."""
     verdict: Verdict | None = None
     best: bool = False
-    """Best value of its data set, task, dim and metric, controls included."""
+    """Best value of its data set, task, dim and metric; controls do not compete."""
 
     @property
     def place(self) -> Place:
@@ -181,7 +183,8 @@ def _column(
 ) -> list[Row]:
     """The rows of one metric of one task at one size, the best one first and marked."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    best = max(sign * entry.value for entry in entries)
+    out = CONTROLS if any(e.group.method not in CONTROLS for e in entries) else frozenset()
+    best = max(sign * entry.value for entry in entries if entry.group.method not in out)
     paired = _against(entries, reference, level, sign)
     rows = []
     for i, entry in enumerate(entries):
@@ -203,7 +206,7 @@ def _column(
                 data=group.place.data,
                 target=group.place.target,
                 units=entry.measured.units if entry.measured else 0,
-                best=sign * entry.value == best,
+                best=group.method not in out and sign * entry.value == best,
                 **paired.get(i, {}),
             )
         )

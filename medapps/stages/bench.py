@@ -25,7 +25,7 @@ REVISION = {
     "rank": 1,
     "label": 2,
     "recommend": 2,
-    "compare": 1,
+    "compare": 2,
 }
 """Raised when a verb computes something else than before, so that old results are not reused."""
 

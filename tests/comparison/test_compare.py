@@ -147,6 +147,13 @@ def test_best_is_marked_once_per_size_and_metric(table):
     assert frame["best"].to_list() == [1, 1]
 
 
+def test_controls_do_not_compete_for_best(reports):
+    table = compare([*reports, unit_report("oracle", np.full((1, 400), 0.9), dim=0)])
+    assert not row(table, "oracle", 10).best and row(table, "oracle", 10).verdict == "better"
+    assert sum(r.best for r in table.rows) == 2
+    assert compare([unit_report("none", [0.1, 0.2], 0)]).rows[0].best  # unless nobody else does
+
+
 def test_kept_is_the_share_of_the_largest_size():
     table = compare([unit_report("med", [0.4, 0.6], 100), unit_report("med", [0.4, 0.5], 10)])
     assert row(table, "med", 100).kept == 1 and row(table, "med", 10).kept == pytest.approx(0.9)
