@@ -98,6 +98,8 @@ class RecommendConfig(Config):
     """Users whose validation item is ranked after each epoch."""
     valid_protocol: Literal["full", "sampled"] = "full"
     """Ranking that early stopping looks at."""
+    user_decays: tuple[float, ...] = (0.5, 10.0)
+    """Values of ncf.user_decay; each method's own is chosen on validation items. Empty keeps it."""
     refit: bool = False
     """Train again on training and validation items for the epochs that validation chose."""
     references: tuple[Literal["popularity", "als", "bpr"], ...] = ("popularity",)

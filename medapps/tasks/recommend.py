@@ -78,10 +78,11 @@ def train_recommender(
         make = {"random": random_control, "shuffled": shuffled_control}[control]
         vectors = make(vectors, 0)
     scaling, service = scaled_service(vectors, study, config.ncf)
+    config, first = _regularised(study, service, config, seeds[0], _logger(run, seeds[0]))
     fits: list[NcfFit] = []
     ranked: list[_Ranked] = []
     for seed in seeds:
-        fit = fit_ncf(study, service, config, seed, _logger(run, seed))
+        fit = fit_ncf(study, service, config, seed, _logger(run, seed)) if fits else first
         fits.append(fit)
         ranked.append(_rank(fit, study, config))
         run.metrics({f"seed{seed}.{k}": v for k, v in ranked[-1].means(study, config).items()})
@@ -117,6 +118,7 @@ def train_recommender(
             "notes": study.notes,
             "epochs": [fit.epoch for fit in fits],
             "valid": [_best_valid(fit) for fit in fits],
+            "user_decay": config.ncf.user_decay,
             "beside": beside,
         },
     )
@@ -124,6 +126,23 @@ def train_recommender(
     run.text(report.tables["segments"].write_csv(), "segments.csv")
     model = Recommender.of(fits[best], study, config, method, dim, scaling, service)
     return RecommendResult(report, model, study)
+
+
+def _regularised(
+    study: Study,
+    service: np.ndarray | None,
+    config: RecommendConfig,
+    seed: int,
+    on_epoch: Callable[[int, dict[str, float]], None],
+) -> tuple[RecommendConfig, NcfFit]:
+    """The user_decay with the best validation ndcg@10, and the first seed's network with it."""
+    values = config.user_decays if len(study.split.valid) else ()
+    trials = []
+    for value in values or (config.ncf.user_decay,):
+        ncf = config.ncf.model_copy(update={"user_decay": value})
+        changed = config.model_copy(update={"ncf": ncf})
+        trials.append((changed, fit_ncf(study, service, changed, seed, on_epoch)))
+    return max(trials, key=lambda trial: _best_valid(trial[1]))
 
 
 def scaled_service(

@@ -238,3 +238,16 @@ def test_without_vectors_nothing_is_explained(study: Study) -> None:
     model = train_recommender(None, study, config, seeds=(0,)).model
     with pytest.raises(MedappsError, match="no graph vectors"):
         model.explain(model.recommend_for(pl.Series("user", ["user:000"]), 2))
+
+
+def test_every_method_chooses_its_own_regularisation_on_validation_items(study: Study) -> None:
+    def train(*values: float) -> RecommendResult:
+        config = QUICK.model_copy(update={"user_decays": values})
+        return train_recommender(None, study, config, seeds=(0,))
+
+    alone = {value: train(value).report for value in (0.0, 30.0)}
+    best = max(alone, key=lambda value: alone[value].details["valid"][0])
+    chosen = train(0.0, 30.0).report
+    assert chosen.details["user_decay"] == best
+    assert chosen.metrics == alone[best].metrics
+    assert alone[0.0].details["valid"] != alone[30.0].details["valid"]
