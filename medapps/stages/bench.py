@@ -8,7 +8,8 @@ noun is saved. Commands and studies call the same functions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,6 +67,22 @@ class Stage:
         return stage_key(self.verb, REVISION[self.verb], self.config, self.parents)
 
 
+@contextmanager
+def stage_run(bench: Bench, stage: Stage) -> Iterator[Run]:
+    """The MLflow run of a stage."""
+    with track(
+        bench.workspace.root,
+        experiment=stage.experiment,
+        name=stage.name,
+        params=stage.config,
+        tags=stage.tags,
+        parent=bench.parent(),
+        enabled=bench.tracked,
+    ) as run:
+        bench.on_run(run)
+        yield run
+
+
 def carry_out(
     bench: Bench,
     stage: Stage,
@@ -81,16 +98,7 @@ def carry_out(
         bench.ledger.setdefault(title, False)
         return load(folder), folder
     bench.say(stage.name)
-    with track(
-        bench.workspace.root,
-        experiment=stage.experiment,
-        name=stage.name,
-        params=stage.config,
-        tags=stage.tags,
-        parent=bench.parent(),
-        enabled=bench.tracked,
-    ) as run:
-        bench.on_run(run)
+    with stage_run(bench, stage) as run:
         began = time.perf_counter()
         make(run, folder)
         run.metric("stage_seconds", time.perf_counter() - began)

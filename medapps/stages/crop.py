@@ -19,9 +19,9 @@ from medapps.crop.retention import log_curve
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.stages.bench import Bench, Stage, carry_out, stage_run
 from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest
-from medapps.tracking import Run, track
+from medapps.tracking import Run
 
 if TYPE_CHECKING:
     import polars as pl
@@ -100,16 +100,7 @@ def crop_stage(
         return carry_out(bench, stage, make, _manifest)
     if Path(out).exists() and not bench.force:
         raise MedappsError(f"{out} exists already.", fix="Use --force to replace it.")
-    with track(
-        bench.workspace.root,
-        experiment=stage.experiment,
-        name=stage.name,
-        params=stage.config,
-        tags=stage.tags,
-        parent=bench.parent(),
-        enabled=bench.tracked,
-    ) as run:
-        bench.on_run(run)
+    with stage_run(bench, stage) as run:
         make(run, out)
     return _manifest(out), out
 
