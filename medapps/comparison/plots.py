@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+COSTS = {"seconds": "seconds of training, teachers included", "bytes": "bytes on the device"}
 _MARKERS = "osD^vP*Xph<>"
 
 
@@ -24,9 +25,9 @@ def figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         if any(row.dim for row in rows):
             draw = _retention(rows, comparison.reference)
             yield f"{stem}_retention.png", _figure(grid, rows, draw)
-        for name, scatter in (("seconds", _against_seconds), ("bytes", _against_bytes)):
+        for name, title in COSTS.items():
             if any(_cost(row, name) for row in rows):
-                yield f"{stem}_{name}.png", _figure(grid, rows, scatter)
+                yield f"{stem}_{name}.png", _figure(grid, rows, _scatter(name, title, rows))
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,15 @@ def _cost(row: Row, name: str) -> float | None:
     return row.train_seconds if name == "seconds" else row.bytes
 
 
-def _scatter(name: str, title: str) -> Draw:
+def _scatter(name: str, title: str, rows: list[Row]) -> Draw:
+    """Quality against a cost; controls, which cost nothing, are levels to compare with."""
+    all_costs = [cost for row in rows if (cost := _cost(row, name))]
+    ends = min(all_costs) / 1.5, max(all_costs) * 1.5  # never singular, even for a single cost
+
     def draw(axes: Axes, look: Look, series: list[Row]) -> None:
+        axes.set_xlim(ends)
         known = [row for row in series if _cost(row, name)]
-        if not known:  # controls cost nothing: a level to compare with
+        if not known:
             for row in series:
                 axes.axhline(row.value, color=look.colour, ls=":", lw=1)
             axes.plot([], [], color=look.colour, ls=":", label=look.method)
@@ -134,7 +140,3 @@ def _scatter(name: str, title: str) -> Draw:
         axes.set_xlabel(title)
 
     return draw
-
-
-_against_seconds = _scatter("seconds", "seconds of training, teachers included")
-_against_bytes = _scatter("bytes", "bytes on the device")

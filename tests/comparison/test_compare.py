@@ -11,6 +11,7 @@ import pytest
 from medapps.comparison import compare
 from medapps.comparison.gather import gather, saved_reports
 from medapps.comparison.grid import grids, markdown
+from medapps.comparison.plots import figures
 from medapps.comparison.write import copy_files, load_comparison, save_comparison
 from medapps.errors import MedappsError
 from medapps.store import Workspace
@@ -181,6 +182,20 @@ def test_files_hold_the_table_and_three_plots(table, tmp_path):
     assert frame["value"].to_list() == pytest.approx([r.value for r in table.rows])
     for plot in plots:
         assert files[plot].read_bytes().startswith(b"\x89PNG") and files[plot].stat().st_size > 5000
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 0.07, 0.1203, 1.0, 35.02, 5e4])
+def test_one_training_for_all_sizes_can_be_drawn_beside_a_control(seconds, tmp_path):
+    units = np.random.default_rng(0).random(50)
+    cost = {"train_seconds": seconds, "bytes": 1000.0}
+    reports = [unit_report("med", units, dim, cost=cost) for dim in (4, 8)]
+    table = compare([*reports, unit_report("oracle", units + 1, 0, cost={})])
+    drawn = dict(figures(table))
+    assert len(drawn) == 3
+    for name, figure in drawn.items():
+        figure.savefig(tmp_path / name)
+        low, high = figure.axes[0].get_xlim()
+        assert low < high
 
 
 def test_saved_reports_come_back_oldest_first(reports, tmp_path):
