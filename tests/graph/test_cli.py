@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import polars as pl
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from medapps.cli.main import app
 
