@@ -164,7 +164,8 @@ class _MlflowRun(Run):
     ) -> str | None:
         import mlflow
 
-        with self._fluent():
+        with self._fluent(), warnings.catch_warnings():  # hints on integers with missing values
+            warnings.simplefilter("ignore", UserWarning)
             info = mlflow.pyfunc.log_model(
                 name=name,
                 python_model=str(code),
@@ -282,7 +283,7 @@ def _open(workspace: Path, experiment: str) -> tuple[MlflowClient, str, str]:
     """A client on the store, the experiment's id and the store's address."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking.fluent"):
+    for noisy in ("alembic", "mlflow.store.db.utils", "mlflow.tracking.fluent", "mlflow.pyfunc"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     uri = tracking_uri(workspace)
     from mlflow.exceptions import MlflowException

@@ -67,8 +67,13 @@ def graph_files(path: Path) -> dict[str, Path]:
                 f"it has {', '.join(found) or 'no files'}.",
                 fix="Name the file itself, or make data with: medapps data synth --out DIR.",
             )
-    else:
+    elif path.exists():
         train = path
+    else:
+        raise MedappsError(
+            f"There is no file {path}.",
+            fix="Name a graph or its folder; medapps data synth --out DIR makes one.",
+        )
     files = {"train": train}
     if train.stem not in ("valid", "test"):
         for split in ("valid", "test"):
