@@ -116,6 +116,7 @@ def test_run_with_a_wrong_key_names_the_right_one(place, tmp_path):
 def test_demo_ends_with_how_to_look_at_it(tmp_path):
     small = (
         "study.data=[{synth: tiny}]", "study.methods=[med, none]", "study.repeats=1",
+        "study.tasks=[label, recommend]",
         "train.dims=[4, 8]", "train.epochs=1", "train.threads=1", "label.epochs=2",
         "recommend.ncf.epochs=1",
     )  # fmt: skip

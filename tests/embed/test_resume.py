@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ CONFIG = MedConfig(
     checkpoint_seconds=0.01,
 )
 
-LONG = CONFIG.model_copy(update={"epochs": 40})
+LONG = CONFIG.model_copy(update={"epochs": 80})
 
 SCRIPT = """
 import os, random, signal, sys, time
@@ -45,15 +46,15 @@ from tests.embed.conftest import make_graph
 from medapps.store import read_manifest
 from tests.embed.test_resume import LONG
 
-folder, chance = Path(sys.argv[1]), random.Random(0)
+folder, whole, chance = Path(sys.argv[1]), float(sys.argv[2]), random.Random(0)
 for attempt in range(21):
     child = os.fork()
     if child == 0:
-        whole = train_med(make_graph(), LONG, checkpoint_dir=folder / "state", resume=True)
-        whole.save(folder / "done")
+        done = train_med(make_graph(), LONG, checkpoint_dir=folder / "state", resume=True)
+        done.save(folder / "done")
         os._exit(0)
     if attempt < 20:
-        time.sleep(chance.uniform(0.02, 0.5))
+        time.sleep(0.02 + chance.uniform(0, whole / 16))  # twenty of them fall short of the end
         os.kill(child, signal.SIGKILL)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     if attempt == 19:
@@ -133,12 +134,14 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
 @pytest.mark.slow
 def test_twenty_kills_do_not_change_a_single_bit(tmp_path):
     """SIGKILL at random moments of a training that writes checkpoints all the time."""
+    began = perf_counter()
     expected = train_med(make_graph(), LONG).save(tmp_path / "expected").manifest
+    seconds = perf_counter() - began
     environment = os.environ | {
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(seconds)]
     ends = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     *killed, steps, last = (int(line) for line in ends.stdout.split())
     assert killed == [-signal.SIGKILL] * 20, "a training ended before it was killed"
