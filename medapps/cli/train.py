@@ -22,6 +22,9 @@ def train(
         str | None,
         typer.Option(metavar="RELATION", help="Add train interactions as triples of a relation."),
     ] = None,
+    inverse: Annotated[
+        bool, typer.Option("--inverse", help="Add every training triple backwards too.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16 products.")] = None,
 ) -> Result:
@@ -34,6 +37,7 @@ def train(
             "train.device": device,
             "train.precision": precision,
             "graph.add_interactions": add_interactions,
+            "graph.inverse": inverse or None,
         }
     )
     from medapps.cli.progress import training_bar
