@@ -52,6 +52,10 @@ class MedConfig(Config):
     """Weight positives by one over the root of how often (head, relation) and (relation, tail)
     occur.
     """
+    own_answer: NonNegativeFloat = 0.0
+    """Weight of the loss that keeps a query's own entity from answering it, where the relation is
+    mostly not symmetric; 0 switches it off.
+    """
 
     lr: PositiveFloat = 0.2
     """Starting learning rate."""

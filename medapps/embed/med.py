@@ -12,8 +12,9 @@ negatives.
            H = Huber with delta 1, [.] = no gradient; mean over positives plus mean over negatives
     KD   = sum_{i<n} a_i mean_b KL([P_n] || P_i)                        the full size teaches all
            P_i = softmax of s_i over a positive and its negatives
+    OWN  = sum_i a_i mean_b f_b softplus(s_i(query b, its own entity))  f_b = 1 where that is wrong
     a_i  = 1 | exp(w3 d_i/d_n) | n softmax_i(w3 d_i/d_n)                dynamic loss weight
-    L    = sum_i a_i EI_i + ML + distil KD
+    L    = sum_i a_i EI_i + ML + distil KD + own_answer OWN
 
 All weights p, w are constants for the gradient: dEI/ds is -p sigmoid(-s) on positives, w sigmoid(s)
 on negatives. Masked negatives are given the distance `FAR`, at which every term vanishes.
@@ -52,6 +53,7 @@ class Weights:
     ml_up: float = 0.0
     ml_joint: bool = False
     distil: float = 0.0
+    own_answer: float = 0.0
     plain_powers: bool = False
     """Exponentials of scores are safe without a shift; the quick path may be taken."""
 
@@ -69,6 +71,7 @@ class Weights:
             ml_up=config.ml_up,
             ml_joint=config.ml_reduction == "joint",
             distil=config.distil,
+            own_answer=config.own_answer,
             plain_powers=bounded and highest < HIGHEST,
         )
 
@@ -151,6 +154,16 @@ def positives(
         each = 1.0 / (score.shape[1] * (1 + negatives if weights.ml_joint else 1))
         ml = _mutual(score, grad, weights, each, None)
     return ei, ml, grad.mul_(-scale)
+
+
+def own_answers(
+    distance: Tensor, models: SubModels, weights: Weights, foreign: Tensor
+) -> tuple[Tensor, Tensor]:
+    """OWN (), weighted, and its dL/dD (n, B), for distances of queries to their own entities."""
+    scale, margin, share = models.scale[:, 0], models.margin[:, 0], models.share[:, 0]  # (n, 1)
+    score = margin - scale * distance
+    factor = foreign * share * (weights.own_answer / distance.shape[1])  # (n, B)
+    return (factor * softplus(score)).sum(), factor * torch.sigmoid(score) * -scale
 
 
 def _mutual(

@@ -38,6 +38,7 @@ class Batch:
     relation: np.ndarray  # int32 (B,)
     target: np.ndarray  # int32 (B,)
     weight: np.ndarray | None  # float32 (B,), mean one
+    foreign: np.ndarray | None  # float32 (B,): 1 where the source is no answer to its own query
     chunks: tuple[Chunk, ...]
 
 
@@ -54,6 +55,8 @@ class Sampler:
     """Needed where config.filter_known."""
     weight: np.ndarray | None = None
     """float32 (n,): sub-sampling weights of the triples."""
+    one_way: np.ndarray | None = None
+    """bool (relations,): needed where config.own_answer."""
 
     @cached_property
     def _drawn(self) -> np.ndarray:
@@ -93,7 +96,10 @@ class Sampler:
         if self.weight is not None:
             weight = self.weight[rows]
             weight = (weight / weight.mean()).astype(np.float32)
-        return Batch(source, relation, target, weight, tuple(chunks))
+        foreign = None
+        if self.one_way is not None:
+            foreign = (self.one_way[relation] & (source != target)).astype(np.float32)
+        return Batch(source, relation, target, weight, foreign, tuple(chunks))
 
     def _draw(self, draws: np.random.Generator, positives: int) -> np.ndarray:
         """Uniform entities, the first `degree_share` of them replaced by ends of random triples."""
@@ -145,9 +151,20 @@ def subsampling_weights(triples: np.ndarray, entities: int) -> np.ndarray:
     return (1 / np.sqrt(total)).astype(np.float32)
 
 
+def one_way_relations(triples: np.ndarray, entities: int) -> np.ndarray:
+    """bool (relations,): less than half of the relation's triples (h, r, t) have a (t, r, h)."""
+    head, relation, tail = (triples[:, i].astype(np.int64) for i in range(3))
+    keys = (relation * entities + head) * entities + tail
+    back = np.isin((relation * entities + tail) * entities + head, keys)
+    count = np.bincount(relation)
+    return np.bincount(relation, weights=back) < count / 2
+
+
 def sampler_of(
     triples: np.ndarray, entities: int, config: MedConfig, seed: int, known: KnownTriples | None
 ) -> Sampler:
     """A sampler with what the config asks for; `known` is the index of the training triples."""
     weight = subsampling_weights(triples, entities) if config.subsampling else None
-    return Sampler(triples, entities, config, seed, known if config.filter_known else None, weight)
+    one_way = one_way_relations(triples, entities) if config.own_answer else None
+    known = known if config.filter_known else None
+    return Sampler(triples, entities, config, seed, known, weight, one_way)

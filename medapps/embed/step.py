@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.embed.med import SubModels, Weights, pairs, positives
+from medapps.embed.med import SubModels, Weights, own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
 from medapps.embed.score import Bounds, TransE
@@ -143,6 +143,10 @@ class Step:
         dq, dtarget = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, kept, tiers.bounds)
         dquery += dq
         grad[b : 2 * b] = dtarget.squeeze(1)
+        back = None
+        if batch.foreign is not None:
+            own, back = self._own(query, source, tiers, batch.foreign, dquery)
+            ml = ml + own
         drelated = self._buffer("drelated", (b, width))
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
@@ -154,6 +158,8 @@ class Step:
                 grad[:b][part],
                 drelated[part],
             )
+        if back is not None:
+            grad[:b] += back
         clock.mark("score")
 
         if total is None:
@@ -181,6 +187,17 @@ class Step:
         ):  # a step of smaller sub-models leaves later columns alone
             grad = torch.nn.functional.pad(grad, (0, table.shape[1] - grad.shape[1]))
         optimiser.step(table, ids, grad, lr, count)
+
+    def _own(
+        self, query: Tensor, source: Tensor, tiers: Tiers, foreign: np.ndarray, dquery: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """OWN and its gradient (b, width) for the sources as answers; adds to dquery."""
+        right = torch.from_numpy(foreign).to(self.device)
+        distance, kept = self.scorer.aligned(query, source.unsqueeze(1), tiers.bounds)
+        own, pull = own_answers(distance[..., 0], tiers.models, self.weights, right)
+        dq, dsource = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, kept, tiers.bounds)
+        dquery += dq
+        return own, dsource.squeeze(1)
 
     def _shared(
         self,

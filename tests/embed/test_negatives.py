@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medapps.embed.config import MedConfig
-from medapps.embed.negatives import Sampler, sampler_of, subsampling_weights
+from medapps.embed.negatives import Sampler, one_way_relations, sampler_of, subsampling_weights
 from medapps.graph.graph import KnownTriples
 from tests.embed.conftest import make_graph
 
@@ -106,3 +106,10 @@ def test_subsampling_weights_by_hand():
     weights = subsampling_weights(triples, 6)
     # counts of (h, r) and (r, t) start at 4 and grow by each further triple
     np.testing.assert_allclose(weights, 1 / np.sqrt([5 + 5, 5 + 4, 4 + 5, 4 + 4]), rtol=1e-6)
+
+
+def test_one_way_relations_have_fewer_than_half_of_their_triples_reversed():
+    triples = [[0, 0, 1], [1, 0, 0], [2, 0, 3]]  # two of three reversed
+    triples += [[0, 1, 1], [1, 1, 2], [2, 1, 1]]  # two of three
+    triples += [[0, 3, 1], [1, 3, 2], [2, 3, 3], [3, 3, 4], [4, 3, 3]]  # two of five
+    assert one_way_relations(np.array(triples, np.int32), 5).tolist() == [False, False, False, True]

@@ -58,6 +58,7 @@ def test_every_prefix_learns_the_graph(graph):
         {"submodels": "one", "lr": 0.2},
         {"subsampling": True, "degree_share": 0.3},
         {"rotate_at": 0.5},
+        {"own_answer": 0.3},
         {"negative_norm": "batch", "negative_weights": "smaller"},
     ],
     ids=lambda c: "-".join(f"{k}={v}" for k, v in c.items()),
