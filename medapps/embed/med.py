@@ -22,6 +22,7 @@ on negatives. Masked negatives are given the distance `FAR`, at which every term
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,15 @@ GROUP = 2**18
 LOG2E = 1.4426950408889634
 HIGHEST = 80.0
 """Scores up to this can be raised to powers of e in float32."""
+
+
+Softmax = Callable[[Tensor], Tensor]
+"""Over the second axis."""
+
+
+def over_positives(exponent: Tensor) -> Tensor:
+    """Softmax over the positives of a batch that is at hand whole."""
+    return torch.softmax(exponent, 1)
 
 
 @dataclass(frozen=True)
@@ -95,9 +105,18 @@ class SubModels:
     share: Tensor
 
 
-def positive_weights(distance: Tensor, score: Tensor, mode: str, w1: float) -> Tensor:
-    """p (n, B): rows sum to one; row i falls with the score of sub-model i - 1, row 0 is flat."""
-    out = torch.full_like(score, 1.0 / score.shape[1])
+def positive_weights(
+    distance: Tensor,
+    score: Tensor,
+    mode: str,
+    w1: float,
+    of: int,
+    softmax: Softmax,
+) -> Tensor:
+    """p (n, b) of b of the B = `of` positives: rows sum to one over all of them; row i falls with
+    the score of sub-model i - 1, row 0 is flat.
+    """
+    out = torch.full_like(score, 1.0 / of)
     if mode == "uniform" or len(score) == 1:
         return out
     d, s = distance[:-1], score[:-1]
@@ -109,7 +128,7 @@ def positive_weights(distance: Tensor, score: Tensor, mode: str, w1: float) -> T
         exponent = -w1 * s
     else:
         exponent = w1 / torch.where(s < 0, s.clamp(max=-1e-3), s.clamp(min=1e-3))
-    out[1:] = torch.softmax(exponent, 1)
+    out[1:] = softmax(exponent)
     return out
 
 
@@ -140,29 +159,39 @@ def positives(
     weights: Weights,
     negatives: int,
     rows: Tensor | None = None,
+    *,
+    of: int | None = None,
+    softmax: Softmax = over_positives,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """EI (n,), ML (), and dL/dD (n, B) of aligned positives; `rows` (B,) are mean-one weights."""
+    """EI (n,), ML (), and dL/dD (n, B) of aligned positives; `rows` (B,) are mean-one weights.
+
+    Where the positives are a part of a batch, `of` is its size and `softmax` spans all of it.
+    """
+    of = of or distance.shape[1]
     scale, margin, share = models.scale[:, 0], models.margin[:, 0], models.share[:, 0]  # (n, 1)
     score = margin - scale * distance
-    p = positive_weights(distance, score, weights.positive_weights, weights.positive_temperature)
+    mode, w1 = weights.positive_weights, weights.positive_temperature
+    p = positive_weights(distance, score, mode, w1, of, softmax)
     if rows is not None:
         p = p * rows
     ei = (p * softplus(-score)).sum(1)
     grad = p.mul_(share).mul_(torch.sigmoid(-score)).neg_()
     ml = distance.new_zeros(())
     if len(score) > 1 and weights.mutual:
-        each = 1.0 / (score.shape[1] * (1 + negatives if weights.ml_joint else 1))
+        each = 1.0 / (of * (1 + negatives if weights.ml_joint else 1))
         ml = _mutual(score, grad, weights, each, None)
     return ei, ml, grad.mul_(-scale)
 
 
 def own_answers(
-    distance: Tensor, models: SubModels, weights: Weights, foreign: Tensor
+    distance: Tensor, models: SubModels, weights: Weights, foreign: Tensor, *, of: int
 ) -> tuple[Tensor, Tensor]:
-    """OWN (), weighted, and its dL/dD (n, B), for distances of queries to their own entities."""
+    """OWN (), weighted, and its dL/dD (n, b), for distances of b of the queries of a batch of size
+    `of` to their own entities.
+    """
     scale, margin, share = models.scale[:, 0], models.margin[:, 0], models.share[:, 0]  # (n, 1)
     score = margin - scale * distance
-    factor = foreign * share * (weights.own_answer / distance.shape[1])  # (n, B)
+    factor = foreign * share * (weights.own_answer / of)  # (n, b)
     return (factor * softplus(score)).sum(), factor * torch.sigmoid(score) * -scale
 
 

@@ -40,6 +40,8 @@ class Batch:
     weight: np.ndarray | None  # float32 (B,), mean one
     foreign: np.ndarray | None  # float32 (B,): 1 where the source is no answer to its own query
     chunks: tuple[Chunk, ...]
+    of: int
+    """Positives in the whole batch, of which these may be a part."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Sampler:
     """float32 (n,): sub-sampling weights of the triples."""
     one_way: np.ndarray | None = None
     """bool (relations,): needed where config.own_answer."""
+    part: tuple[int, int] = (0, 1)
+    """Which part of every batch is drawn here, of how many."""
 
     @cached_property
     def _drawn(self) -> np.ndarray:
@@ -69,16 +73,17 @@ class Sampler:
         return -(-len(self.triples) // self.config.batch)
 
     def batch(self, epoch: int, step: int) -> Batch:
-        """The positives of this step and their negatives."""
+        """The positives of this step, or this sampler's part of them, and their negatives."""
         size = self.config.batch
         places = np.arange(step * size, min((step + 1) * size, len(self.triples)))
         rows = shuffled(places, len(self.triples), self.seed, epoch)
-        triples = self.triples[rows]
-        count = len(triples)
+        count = len(rows)
+        first, last = self._range(count)
+        triples = self.triples[rows[first:last]]
         per_batch = -(-size // self.config.chunk)
         turn = (epoch * self.steps + step) * per_batch
-        source = np.empty(count, np.int32)
-        target = np.empty(count, np.int32)
+        source = np.empty(last - first, np.int32)
+        target = np.empty(last - first, np.int32)
         relation = np.ascontiguousarray(triples[:, 1])
         draws = stream(self.seed, NEGATIVES, epoch, step)
         chunks = []
@@ -86,20 +91,33 @@ class Sampler:
             stop = min(start + self.config.chunk, count)
             side = "tail" if (turn + i) % 2 == 0 else "head"
             given, asked = (0, 2) if side == "tail" else (2, 0)
-            source[start:stop] = triples[start:stop, given]
-            target[start:stop] = triples[start:stop, asked]
-            part = slice(start, stop)
-            negatives = self._draw(draws, stop - start)
+            negatives = self._draw(draws, stop - start)  # all parts draw the same
+            begin, end = max(start, first), min(stop, last)
+            if begin >= end:
+                continue
+            part = slice(begin - first, end - first)
+            source[part], target[part] = triples[part, given], triples[part, asked]
+            if negatives.ndim == 2:
+                negatives = negatives[begin - start : end - start]
             masked = self._masked(source[part], relation[part], target[part], side, negatives)
-            chunks.append(Chunk(start, stop, side, negatives, masked))
+            chunks.append(Chunk(part.start, part.stop, side, negatives, masked))
+        if not chunks:  # a short batch for many ranks
+            none = negatives[:0]
+            chunks = [Chunk(0, 0, side, none, np.empty(0, np.int64))]
         weight = None
         if self.weight is not None:
             weight = self.weight[rows]
-            weight = (weight / weight.mean()).astype(np.float32)
+            weight = (weight / weight.mean()).astype(np.float32)[first:last]
         foreign = None
         if self.one_way is not None:
             foreign = (self.one_way[relation] & (source != target)).astype(np.float32)
-        return Batch(source, relation, target, weight, foreign, tuple(chunks))
+        return Batch(source, relation, target, weight, foreign, tuple(chunks), count)
+
+    def _range(self, count: int) -> tuple[int, int]:
+        """This part of `count` positives; weights that span a chunk keep it in one part."""
+        unit = self.config.chunk if self.config.negative_norm == "batch" else 1
+        units, (part, of) = -(-count // unit), self.part
+        return min(count, part * units // of * unit), min(count, (part + 1) * units // of * unit)
 
     def _draw(self, draws: np.random.Generator, positives: int) -> np.ndarray:
         """Uniform entities, the first `degree_share` of them replaced by ends of random triples."""
@@ -161,10 +179,15 @@ def one_way_relations(triples: np.ndarray, entities: int) -> np.ndarray:
 
 
 def sampler_of(
-    triples: np.ndarray, entities: int, config: MedConfig, seed: int, known: KnownTriples | None
+    triples: np.ndarray,
+    entities: int,
+    config: MedConfig,
+    seed: int,
+    known: KnownTriples | None,
+    part: tuple[int, int] = (0, 1),
 ) -> Sampler:
     """A sampler with what the config asks for; `known` is the index of the training triples."""
     weight = subsampling_weights(triples, entities) if config.subsampling else None
     one_way = one_way_relations(triples, entities) if config.own_answer else None
     known = known if config.filter_known else None
-    return Sampler(triples, entities, config, seed, known, weight, one_way)
+    return Sampler(triples, entities, config, seed, known, weight, one_way, part)

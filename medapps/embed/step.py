@@ -16,6 +16,7 @@ from torch import Tensor
 from medapps.embed.med import SubModels, Weights, own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
+from medapps.embed.peers import ALONE, Peers
 from medapps.embed.score import Bounds, TransE
 from medapps.embed.table import group, summed
 
@@ -76,11 +77,20 @@ class Asked:
 class Step:
     """Does updates on the same tables again and again, reusing its buffers."""
 
-    def __init__(self, scorer: TransE, weights: Weights, tables: Tables, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        scorer: TransE,
+        weights: Weights,
+        tables: Tables,
+        *,
+        clock: Clock,
+        peers: Peers = ALONE,
+    ) -> None:
         self.scorer = scorer
         self.weights = weights
         self.tables = tables
         self.clock = clock
+        self.peers = peers
         self.device = tables.entities.device
         self._buffers: dict[str, Tensor] = {}
 
@@ -94,8 +104,10 @@ class Step:
         shared = batch.chunks[0].negatives.ndim == 1
         parts = [batch.source, batch.target, *(c.negatives.reshape(-1) for c in batch.chunks)]
         ids = torch.from_numpy(np.concatenate(parts)).to(self.device)
-        rows = self._buffer("rows", (len(ids) if shared else 2 * b, self.tables.entities.shape[1]))
-        torch.index_select(self.tables.entities, 0, ids[: len(rows)], out=rows)
+        groups = group(ids)
+        held, places = self.peers.fetch(self.tables.entities, ids, groups, width)
+        rows = self._buffer("rows", (len(ids) if shared else 2 * b, held.shape[1]))
+        torch.index_select(held, 0, places[: len(rows)], out=rows)
         related = self._buffer("related", (b, self.tables.relations.shape[1]))
         torch.index_select(self.tables.relations, 0, relation_ids, out=related)
         rows, related = rows[:, :width], related[:, :width]
@@ -112,11 +124,18 @@ class Step:
         weight = None if batch.weight is None else torch.from_numpy(batch.weight).to(self.device)
         negatives = batch.chunks[0].negatives.shape[-1]
         near = distance[..., 0]  # (n, b)
-        ei, ml, pull = positives(near, tiers.models, self.weights, negatives, weight)
-        asked = Asked(near, pull, weight, b)
+        ei, ml, pull = positives(
+            near,
+            tiers.models,
+            self.weights,
+            negatives,
+            weight,
+            of=batch.of,
+            softmax=self.peers.softmax,
+        )
+        asked = Asked(near, pull, weight, batch.of)
         clock.mark("loss")
 
-        groups = group(ids)
         total = None
         if shared:
             grad[2 * b :].zero_()
@@ -134,9 +153,9 @@ class Step:
                 ends = rows[first:last], grad[first:last]
                 got = self._shared(chunk, query[part], *ends, tiers, mine, dquery[part], value)
             else:
-                ends = ids[first:last], slots[first:last]
+                ends = places[first:last], slots[first:last]
                 got = self._independent(
-                    chunk, query[part], *ends, tiers, mine, dquery[part], total, value
+                    chunk, query[part], held, *ends, tiers, mine, dquery[part], total, value
                 )
             ei, ml = ei + got[0], ml + got[1]
             first = last
@@ -145,7 +164,7 @@ class Step:
         grad[b : 2 * b] = dtarget.squeeze(1)
         back = None
         if batch.foreign is not None:
-            own, back = self._own(query, source, tiers, batch.foreign, dquery)
+            own, back = self._own(query, source, tiers, batch, dquery)
             ml = ml + own
         drelated = self._buffer("drelated", (b, width))
         for chunk in batch.chunks:
@@ -166,16 +185,15 @@ class Step:
             total = summed(grad, groups)
         else:
             total.index_add_(0, slots[: 2 * b], grad)
-        relation_groups = group(relation_ids)
-        self._move(self.tables.entities, self.tables.entity_optimiser, groups.ids, total, lr, count)
-        self._move(
-            self.tables.relations,
-            self.tables.relation_optimiser,
-            relation_groups.ids,
-            summed(drelated, relation_groups),
-            lr,
-            count,
-        )
+        tables, peers, related_groups = self.tables, self.peers, group(relation_ids)
+        moved = peers.give(groups.ids, total)
+        self._move(tables.entities, tables.entity_optimiser, *moved, lr, count)
+        drelations = summed(drelated, related_groups)
+        moved = peers.merge(related_groups.ids, drelations, len(tables.relations))
+        self._move(tables.relations, tables.relation_optimiser, *moved, lr, count)
+        if value:
+            losses = peers.sum(torch.cat([ei, ml.reshape(1)]))
+            ei, ml = losses[:-1], losses[-1]
         clock.mark("update")
         return (ei if value else None), ml
 
@@ -189,12 +207,13 @@ class Step:
         optimiser.step(table, ids, grad, lr, count)
 
     def _own(
-        self, query: Tensor, source: Tensor, tiers: Tiers, foreign: np.ndarray, dquery: Tensor
+        self, query: Tensor, source: Tensor, tiers: Tiers, batch: Batch, dquery: Tensor
     ) -> tuple[Tensor, Tensor]:
         """OWN and its gradient (b, width) for the sources as answers; adds to dquery."""
-        right = torch.from_numpy(foreign).to(self.device)
+        right = torch.from_numpy(batch.foreign).to(self.device)
         distance, kept = self.scorer.aligned(query, source.unsqueeze(1), tiers.bounds)
-        own, pull = own_answers(distance[..., 0], tiers.models, self.weights, right)
+        near = distance[..., 0]  # (n, b)
+        own, pull = own_answers(near, tiers.models, self.weights, right, of=batch.of)
         dq, dsource = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, kept, tiers.bounds)
         dquery += dq
         return own, dsource.squeeze(1)
@@ -242,7 +261,8 @@ class Step:
         self,
         chunk: Chunk,
         query: Tensor,
-        ids: Tensor,
+        held: Tensor,
+        places: Tensor,
         slots: Tensor,
         tiers: Tiers,
         asked: Asked,
@@ -255,7 +275,7 @@ class Step:
         ei, ml = query.new_zeros(n), query.new_zeros(())
         for start, stop in self._blocks(len(query), max(n, width) * count):
             part = slice(start * count, stop * count)
-            entity = self.tables.entities[ids[part]][:, :width].view(stop - start, count, width)
+            entity = held[places[part]][:, :width].view(stop - start, count, width)
             distance, kept = self.scorer.aligned(query[start:stop], entity, tiers.bounds)
             distance = distance.contiguous()
             self.clock.mark("score")
@@ -298,7 +318,9 @@ class Step:
 
     def _blocks(self, rows: int, scores_per_row: int) -> list[tuple[int, int]]:
         """Row ranges whose scores fit the cache; one range where weights span the chunk."""
-        size = rows if self.weights.negative_norm == "batch" else max(8, BLOCK // scores_per_row)
+        size = max(8, BLOCK // max(1, scores_per_row))
+        if self.weights.negative_norm == "batch":
+            size = max(1, rows)
         return [(start, min(start + size, rows)) for start in range(0, rows, size)]
 
     def _masked(self, chunk: Chunk, start: int, stop: int, count: int) -> Tensor | None:

@@ -12,6 +12,7 @@ from medapps.embed.med import (
     SubModels,
     Weights,
     negative_weights,
+    over_positives,
     pairs,
     positive_weights,
     positives,
@@ -160,7 +161,7 @@ def test_two_stop_gradient_terms_equal_plain_mutual_learning():
 @pytest.mark.parametrize("mode", ["recip_dist", "prob", "neg_score"])
 def test_positive_weights_fall_with_the_score_and_sum_to_one(mode):
     s = torch.tensor([-50.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 4.9], dtype=F64).expand(2, -1)
-    p = positive_weights(5.0 - s, s, mode, 1.0)
+    p = positive_weights(5.0 - s, s, mode, 1.0, s.shape[1], over_positives)
     assert torch.isfinite(p).all()
     torch.testing.assert_close(p.sum(1), torch.ones(2, dtype=F64))
     assert (p[0] == p[0, 0]).all(), "the smallest model is uniform"
@@ -169,7 +170,7 @@ def test_positive_weights_fall_with_the_score_and_sum_to_one(mode):
 
 def test_literal_reciprocal_weights_put_everything_on_one_triple_but_stay_finite():
     s = torch.tensor([-50.0, -1e-6, 0.0, 1e-6, 50.0], dtype=F64).expand(2, -1)
-    p = positive_weights(5.0 - s, s, "literal", 1.0)
+    p = positive_weights(5.0 - s, s, "literal", 1.0, s.shape[1], over_positives)
     assert torch.isfinite(p).all() and p[1].max() > 0.49
 
 

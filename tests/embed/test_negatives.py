@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from medapps.embed.config import MedConfig
-from medapps.embed.negatives import Sampler, one_way_relations, sampler_of, subsampling_weights
+from medapps.embed.negatives import (
+    Batch,
+    Sampler,
+    one_way_relations,
+    sampler_of,
+    subsampling_weights,
+)
 from medapps.graph.graph import KnownTriples
 from tests.embed.conftest import make_graph
 
@@ -113,3 +121,40 @@ def test_one_way_relations_have_fewer_than_half_of_their_triples_reversed():
     triples += [[0, 1, 1], [1, 1, 2], [2, 1, 1]]  # two of three
     triples += [[0, 3, 1], [1, 3, 2], [2, 3, 3], [3, 3, 4], [4, 3, 3]]  # two of five
     assert one_way_relations(np.array(triples, np.int32), 5).tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("mode", ["shared", "independent"])
+@pytest.mark.parametrize("norm", ["per_positive", "batch"])
+@pytest.mark.parametrize("of", [2, 3, 70])
+def test_parts_of_a_batch_make_the_whole_batch(graph, mode, norm, of):
+    """What every rank draws for itself, put together, is what one process would draw."""
+    config = MedConfig(
+        batch=40, chunk=16, negatives=9, negative_mode=mode, negative_norm=norm, subsampling=True
+    )
+    whole = sampler_of(graph.train, len(graph.entities), config, 3, graph.known)
+    for step in (0, whole.steps - 1):  # the last one is short
+        batch = whole.batch(1, step)
+        parts = [replace(whole, part=(i, of)).batch(1, step) for i in range(of)]
+        for name in ("source", "relation", "target", "weight"):
+            joined = np.concatenate([getattr(part, name) for part in parts])
+            assert np.array_equal(joined, getattr(batch, name)), name
+        assert all(part.of == len(batch.source) for part in parts)
+        assert _corruptions(parts) == _corruptions([batch])
+        if norm == "batch":
+            cut = {chunk.stop - chunk.start for part in parts for chunk in part.chunks}
+            assert cut <= {0, 16, 8, len(batch.source) % 16}
+
+
+def _corruptions(batches: list[Batch]) -> list[tuple]:
+    """Per positive: its query, side, negatives and which of them are masked."""
+    out = []
+    for batch in batches:
+        for chunk in batch.chunks:
+            count = chunk.negatives.shape[-1]
+            masked = np.zeros((chunk.stop - chunk.start, count), bool)
+            masked.reshape(-1)[chunk.masked] = True
+            for i in range(chunk.stop - chunk.start):
+                own = chunk.negatives if chunk.negatives.ndim == 1 else chunk.negatives[i]
+                query = int(batch.source[chunk.start + i]), int(batch.relation[chunk.start + i])
+                out.append((query, chunk.side, own.tolist(), masked[i].tolist()))
+    return out
