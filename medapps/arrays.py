@@ -48,6 +48,16 @@ class Blocks:
     """Overrides the name in the header, e.g. BF16 for uint16 bit patterns."""
 
 
+def bfloat16(bits: np.ndarray) -> Blocks:
+    """uint16 bit patterns as an array that other tools read as bfloat16."""
+    return Blocks(bits.shape, "uint16", [bits], "BF16")
+
+
+def widened(bits: np.ndarray) -> np.ndarray:
+    """float32 of the bit patterns of bfloat16."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
     """Write named arrays to `path`; the caller makes it atomic by writing into a draft folder."""
     header: dict[str, object] = {}

@@ -130,7 +130,8 @@ def direct(order: Order) -> Crop:
     }
     seconds = float(embedding.metrics["train_seconds"])
     crop = embedding.crop(order.dim)
-    return crop_of(order, crop.entities, crop.relations, crop.spec, seconds, None, about)
+    entities = crop.rows(slice(None))
+    return crop_of(order, entities, crop.relations, crop.spec, seconds, None, about)
 
 
 def _choice(order: Order) -> Choice:

@@ -27,6 +27,9 @@ def train(
     ] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16 products.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="fp32, or bf16 vectors in half the memory.")
+    ] = None,
 ) -> Result:
     """Train one croppable embedding; every prefix in --dims is a model of its own."""
     settings = job.settings(
@@ -36,6 +39,7 @@ def train(
             "train.epochs": epochs,
             "train.device": device,
             "train.precision": precision,
+            "train.table": table,
             "graph.add_interactions": add_interactions,
             "graph.inverse": inverse or None,
         }

@@ -32,7 +32,9 @@ class Crop:
     """Entity vectors of one dimension, their names, and how to score with them."""
 
     entities: np.ndarray
-    """(n, width): float32, float16 or int8; may be a memory map."""
+    """(n, width): float32, float16, int8, or bit patterns of bfloat16 in uint16; may be a memory
+    map.
+    """
     entity_ids: IdMap
     dim: int
     method: str
@@ -50,7 +52,8 @@ class Crop:
 
     @property
     def dtype(self) -> str:
-        return self.entities.dtype.name
+        name = self.entities.dtype.name
+        return "bfloat16" if name == "uint16" else name
 
     @property
     def width(self) -> int:
@@ -108,7 +111,7 @@ class Crop:
         force: bool = False,
     ) -> Crop:
         """Write the crop as a folder and return it opened again."""
-        crop = Outgoing(self, self.dtype)
+        crop = Outgoing(self, "float32" if self.dtype == "bfloat16" else self.dtype)
         write_crop(folder, crop, form=form, config=config, parents=parents, force=force)
         return load_crop(folder)
 

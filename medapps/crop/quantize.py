@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from medapps.arrays import widened
 from medapps.errors import MedappsError
 
 DTYPES = ("float32", "float16", "int8")
@@ -38,7 +39,9 @@ def _to_int8(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def dequantize(rows: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
-    """float32 rows again."""
+    """float32 rows again; uint16 are bit patterns of bfloat16."""
+    if rows.dtype == np.uint16:
+        return widened(rows)
     wide = rows.astype(np.float32, copy=False)
     return wide if scale is None else wide * scale[:, None]
 

@@ -24,12 +24,13 @@ def make_tables(
 ) -> Tables:
     """Start values and fresh optimisers, whose segments are those of the dims."""
     cuts = [scorer.widths(dim) for dim in config.dims]
-    e = start_table(seed, 0, entities, cuts[-1][0], config.init_norm, device)
+    kind = torch.bfloat16 if config.table == "bf16" else torch.float32
+    e = start_table(seed, 0, entities, cuts[-1][0], config.init_norm, device, kind)
     r = start_table(seed, 1, relations, cuts[-1][1], config.init_norm, device)
     return Tables(
         e,
         r,
-        make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts))),
+        make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts)), seed=seed),
         make_optimiser(config.optimiser, r, (0, *(cut[1] for cut in cuts))),
     )
 

@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from medapps.arrays import open_arrays
+from medapps.arrays import Blocks, bfloat16, open_arrays
+from medapps.embed.rounding import as_numpy, as_tensor
 from medapps.errors import MedappsError
 from medapps.store import MANIFEST, read_manifest, writing
 
@@ -48,7 +49,10 @@ def save_checkpoint(
 ) -> None:
     """Replace the checkpoint in `folder` in one step."""
     with writing(folder, kind="checkpoint", force=True) as draft:
-        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        arrays: dict[str, np.ndarray | Blocks] = {}
+        for name, tensor in tensors.items():
+            array = as_numpy(tensor)
+            arrays[name] = bfloat16(array) if array.dtype == np.uint16 else array
         draft.arrays("state.safetensors", arrays)
         draft.about = {"counters": asdict(counters), "identity": identity}
 
@@ -69,8 +73,7 @@ def load_checkpoint(folder: Path, tensors: dict[str, Tensor], identity: dict[str
         if name not in arrays or arrays[name].shape != tuple(tensor.shape):
             raise MedappsError(f"The checkpoint {folder} holds no {name} of this training's size.")
         for first in range(0, len(tensor), 65536):  # in pieces: no second copy of a large table
-            piece = torch.from_numpy(arrays[name][first : first + 65536].copy())
-            tensor[first : first + 65536] = piece
+            tensor[first : first + 65536] = as_tensor(arrays[name][first : first + 65536])
     return Counters(**manifest.about["counters"])
 
 

@@ -112,6 +112,10 @@ class MedConfig(Config):
     valid_candidates: PositiveInt = 100_000
     """Above this many entities a validation ranks among a sample of this size."""
 
+    table: Literal["fp32", "bf16"] = "fp32"
+    """How entity vectors are kept: float32, or bfloat16 with stochastic rounding in half the
+    memory.
+    """
     precision: Literal["fp32", "bf16"] = "fp32"
     """Number type of the matrix products."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -141,6 +145,10 @@ class MedConfig(Config):
         if self.rotate_at is not None and self.optimiser != "adagrad":
             raise ValueError(
                 "rotate_at needs optimiser adagrad: only its state survives a rotation"
+            )
+        if self.table != "fp32" and self.optimiser == "adam":
+            raise ValueError(
+                f"table {self.table} needs optimiser adagrad or lazy_adam: adam moves every row"
             )
         return self
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from medapps.arrays import open_arrays
+from medapps.arrays import bfloat16, open_arrays
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
@@ -24,7 +24,7 @@ class Embedding:
     """Entity and relation tables whose prefixes of length `dims` are models of their own."""
 
     entities: np.ndarray
-    """float32 (n, width); may be a memory map."""
+    """(n, width): float32, or bit patterns of bfloat16 in uint16; may be a memory map."""
     relations: np.ndarray
     """float32 (m, relation width)."""
     dims: tuple[int, ...]
@@ -86,7 +86,9 @@ class Embedding:
         with writing(
             folder, kind="embedding", config=config, parents=parents, force=force
         ) as draft:
-            tables = {"entities": self.entities, "relations": self.relations}
+            bits = self.entities.dtype == np.uint16
+            entities = bfloat16(self.entities) if bits else self.entities
+            tables = {"entities": entities, "relations": self.relations}
             draft.arrays("vectors.safetensors", tables)
             draft.arrays("users.safetensors", {"users": self.users})
             self.entity_ids.save(draft.path("entities.safetensors"))

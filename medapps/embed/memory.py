@@ -71,7 +71,7 @@ def needed_bytes(
 ) -> dict[str, int]:
     """Bytes by purpose that a training takes beyond the graph itself."""
     rows = entities + relations
-    tables = 4 * rows * width
+    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
     shared = config.negative_mode == "shared"
     drawn = -(-config.batch // config.chunk) * config.negatives
     touched = 2 * config.batch + (
@@ -97,6 +97,8 @@ def check_memory(needed: dict[str, int], config: MedConfig) -> int:
         return total
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
+    if config.table == "fp32":
+        lower.append("--table bf16")
     if config.optimiser != "adagrad":
         lower.append("--set train.optimiser=adagrad")
     if needed["best state"]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from medapps.embed.rounding import add_rows
 from medapps.embed.score import Bounds, scale_segments_, segment_sums
 from medapps.embed.table import blank
 
@@ -33,13 +34,17 @@ class Optimiser:
     name: str
     state: dict[str, Tensor]
     bounds: Bounds
+    seed: int = 0
+    """Of the rounding of a bfloat16 table."""
 
     def step(self, table: Tensor, ids: Tensor, grad: Tensor, lr: float, count: int) -> None:
         """Move rows `ids` (u,), unique, by their summed gradients (u, width); overwrites grad."""
         if self.name == "adagrad":
-            _adagrad(table, self.state["square"], ids, grad, lr, self.bounds)
+            move = _adagrad(self.state["square"], ids, grad, lr, self.bounds)
+            add_rows(table, ids, move, self.seed, count)
         elif self.name == "lazy_adam":
-            _lazy_adam(table, self.state, ids, grad, lr, count)
+            move = _lazy_adam(self.state, ids, grad, lr, count)
+            add_rows(table, ids, move, self.seed, count)
         else:
             _adam(table, self.state, ids, grad, lr, count)
 
@@ -50,41 +55,41 @@ class Optimiser:
         square.copy_((square @ widths / self.bounds[-1]).unsqueeze(1).expand_as(square))
 
 
-def make_optimiser(name: str, table: Tensor, bounds: Bounds | None = None) -> Optimiser:
+def make_optimiser(
+    name: str, table: Tensor, bounds: Bounds | None = None, *, seed: int = 0
+) -> Optimiser:
     """Fresh state for `table`, whose columns are cut at `bounds` (one segment when None)."""
     bounds = bounds or (0, table.shape[1])
     if name == "adagrad":
         square = torch.zeros(len(table), len(bounds) - 1, device=table.device)
-        return Optimiser(name, {"square": square}, bounds)
+        return Optimiser(name, {"square": square}, bounds, seed)
     shape = (table.shape[0], table.shape[1])
-    moments = {key: blank(shape, table.device).to(table.dtype) for key in ("first", "second")}
-    return Optimiser(name, moments, bounds)
+    kind = torch.promote_types(table.dtype, torch.float32)
+    moments = {key: blank(shape, table.device).to(kind) for key in ("first", "second")}
+    return Optimiser(name, moments, bounds, seed)
 
 
 def state_bytes(name: str, rows: int, width: int, segments: int) -> int:
-    """Bytes of the state for a float32 table."""
+    """Bytes of the state, whatever the number type of the table."""
     return 4 * rows * segments if name == "adagrad" else 8 * rows * width
 
 
-def _adagrad(
-    table: Tensor, square: Tensor, ids: Tensor, grad: Tensor, lr: float, bounds: Bounds
-) -> None:
+def _adagrad(square: Tensor, ids: Tensor, grad: Tensor, lr: float, bounds: Bounds) -> Tensor:
     total = square[ids]  # (u, n)
     widths = torch.tensor(bounds, dtype=grad.dtype, device=grad.device).diff()
     total += segment_sums(grad * grad, bounds).T / widths
     square[ids] = total
-    scale_segments_(grad, total.sqrt_().add_(EPS).reciprocal_().mul_(-lr).T, bounds)
-    table.index_add_(0, ids, grad)
+    return scale_segments_(grad, total.sqrt_().add_(EPS).reciprocal_().mul_(-lr).T, bounds)
 
 
 def _lazy_adam(
-    table: Tensor, state: dict[str, Tensor], ids: Tensor, grad: Tensor, lr: float, count: int
-) -> None:
+    state: dict[str, Tensor], ids: Tensor, grad: Tensor, lr: float, count: int
+) -> Tensor:
     first = state["first"][ids].mul_(BETAS[0]).add_(grad, alpha=1 - BETAS[0])
     second = state["second"][ids].mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
     state["first"][ids] = first
     state["second"][ids] = second
-    table.index_add_(0, ids, _adam_move(first, second, lr, count))
+    return _adam_move(first, second, lr, count)
 
 
 def _adam(

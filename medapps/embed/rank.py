@@ -67,7 +67,7 @@ def rank_crop(
             "This crop cannot be ranked: it lacks relations or some of the graph's entities.",
             fix="Make it again with --relations and without --users-only.",
         )
-    entities = crop.rows(np.arange(len(crop.entities))) if crop.scale is not None else crop.entities
+    entities = crop.rows(slice(None)) if crop.scale is not None else crop.entities
     seconds = float(crop.about.get("train_seconds", 0.0))
     return _rank(
         entities, np.asarray(crop.relations), (crop.dim,), (crop.spec,), crop.method, seconds,

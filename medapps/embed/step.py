@@ -17,6 +17,7 @@ from medapps.embed.med import SubModels, Weights, own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
 from medapps.embed.peers import ALONE, Peers
+from medapps.embed.rounding import take_rows
 from medapps.embed.score import Bounds, TransE
 from medapps.embed.table import group, summed
 
@@ -107,7 +108,7 @@ class Step:
         groups = group(ids)
         held, places = self.peers.fetch(self.tables.entities, ids, groups, width)
         rows = self._buffer("rows", (len(ids) if shared else 2 * b, held.shape[1]))
-        torch.index_select(held, 0, places[: len(rows)], out=rows)
+        take_rows(held, places[: len(rows)], rows)
         related = self._buffer("related", (b, self.tables.relations.shape[1]))
         torch.index_select(self.tables.relations, 0, relation_ids, out=related)
         rows, related = rows[:, :width], related[:, :width]
@@ -275,7 +276,8 @@ class Step:
         ei, ml = query.new_zeros(n), query.new_zeros(())
         for start, stop in self._blocks(len(query), max(n, width) * count):
             part = slice(start * count, stop * count)
-            entity = held[places[part]][:, :width].view(stop - start, count, width)
+            entity = held[places[part]][:, :width].to(query.dtype)
+            entity = entity.view(stop - start, count, width)
             distance, kept = self.scorer.aligned(query[start:stop], entity, tiers.bounds)
             distance = distance.contiguous()
             self.clock.mark("score")
@@ -334,6 +336,6 @@ class Step:
         count = int(np.prod(shape))
         old = self._buffers.get(name)
         if old is None or old.numel() < count:
-            dtype = self.tables.entities.dtype
+            dtype = self.tables.relations.dtype
             old = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
         return old[:count].view(shape)

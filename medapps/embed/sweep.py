@@ -8,7 +8,6 @@ directly in float64.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from medapps.crop.score import ScoreSpec
 from medapps.embed.draw import CANDIDATES, stream
+from medapps.embed.rounding import as_tensor
 from medapps.embed.score import bounds_of, make_scorer
 from medapps.graph.graph import KnownTriples
 
@@ -159,9 +159,7 @@ class _Block:
 def _tensor(array: np.ndarray | Tensor) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().cpu()
-    with warnings.catch_warnings():  # a read-only memory map is only read
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(np.asarray(array))
+    return as_tensor(np.asarray(array))
 
 
 def _rows(table: Tensor, ids: np.ndarray, width: int) -> Tensor:

@@ -17,24 +17,32 @@ HUGE = 64 * 2**20
 """Tables from this many bytes on ask the system for large pages."""
 
 
-def blank(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """float32 zeros; on a CPU in large pages where the system gives them, since rows are read at
+def blank(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Zeros; on a CPU in large pages where the system gives them, since rows are read at
     random.
     """
-    count = int(np.prod(shape))
-    if device.type != "cpu" or count * 4 < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, device=device)
-    block = mmap.mmap(-1, count * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = int(np.prod(shape)) * dtype.itemsize
+    if device.type != "cpu" or size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):
         block.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(block, dtype=torch.float32).view(shape)
+    return torch.frombuffer(block, dtype=dtype).view(shape)
 
 
 def start_table(
-    seed: int, which: int, rows: int, width: int, size: float, device: torch.device
+    seed: int,
+    which: int,
+    rows: int,
+    width: int,
+    size: float,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """A table of start values, drawn block by block."""
-    table = blank((rows, width), device)
+    """A table of start values, drawn block by block; bfloat16 takes the nearest."""
+    table = blank((rows, width), device, dtype)
     for first in range(0, rows, 4096):
         count = min(4096, rows - first)
         values = start_rows(seed, which, first, count, width, size)

@@ -24,6 +24,7 @@ from medapps.embed.memory import check_memory, keep_pages, needed_bytes, peak_rs
 from medapps.embed.negatives import sampler_of
 from medapps.embed.rank import mean_mrr
 from medapps.embed.rotate import turn_to_principal_axes
+from medapps.embed.rounding import as_numpy
 from medapps.embed.score import make_scorer
 from medapps.embed.step import PHASES, Clock, Step, Tiers
 from medapps.embed.sweep import rank_tables
@@ -308,7 +309,7 @@ class _Training:
             {name: metrics[name] for name in ("train_seconds", "peak_rss_bytes")}, at.epoch
         )
         return Embedding(
-            entities=tables["entities"].cpu().numpy(),
+            entities=as_numpy(tables["entities"]),
             relations=tables["relations"].cpu().numpy(),
             dims=config.dims,
             specs=specs_of(config),
