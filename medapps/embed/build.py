@@ -21,11 +21,17 @@ def make_tables(
     relations: int,
     seed: int,
     device: torch.device,
+    *,
+    begin: int = 0,
 ) -> Tables:
-    """Start values and fresh optimisers, whose segments are those of the dims."""
+    """Start values and fresh optimisers, whose segments are those of the dims.
+
+    `entities` rows of that table from `begin` on; all relations.
+    """
     cuts = [scorer.widths(dim) for dim in config.dims]
     kind = torch.bfloat16 if config.table == "bf16" else torch.float32
-    e = start_table(seed, 0, entities, cuts[-1][0], config.init_norm, device, kind)
+    size = config.init_norm
+    e = start_table(seed, 0, entities, cuts[-1][0], size, device, kind, begin=begin)
     r = start_table(seed, 1, relations, cuts[-1][1], config.init_norm, device)
     return Tables(
         e,

@@ -89,12 +89,17 @@ def needed_bytes(
     }
 
 
-def check_memory(needed: dict[str, int], config: MedConfig) -> int:
-    """The sum of `needed`; refuses with the options that lower it when it does not fit."""
+def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) -> int:
+    """The sum of `needed`; refuses with the options that lower it when it does not fit.
+
+    Where several processes on this machine need as much each, their sum must fit.
+    """
     total = sum(needed.values())
     free = available_bytes()
-    if free is None or total <= 0.95 * free:
+    if free is None or total * processes <= 0.95 * free:
         return total
+    needed = {name: size * processes for name, size in needed.items()}
+    total *= processes
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
     if config.table == "fp32":

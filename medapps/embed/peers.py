@@ -6,12 +6,17 @@ nothing; `distributed` has the other implementer. So the step itself knows no ra
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from medapps.embed.checkpoint import Counters, load_checkpoint, save_checkpoint
 from medapps.embed.table import Groups
+
+T = TypeVar("T")
 
 
 class Peers(Protocol):
@@ -24,6 +29,19 @@ class Peers(Protocol):
     @property
     def world(self) -> int:
         """How many processes there are."""
+
+    @property
+    def neighbours(self) -> int:
+        """How many of them share this machine's memory."""
+
+    def agree(self, work: Callable[[], T]) -> T:
+        """Do something that may be refused: refused to one is refused to all."""
+
+    def shard(self, rows: int) -> tuple[int, int]:
+        """First and last row, exclusive, that this process holds of an entity table."""
+
+    def place(self, held: int) -> tuple[int, int]:
+        """First row of the `held` rows that are here, and how many rows all peers have."""
 
     def fetch(
         self, table: Tensor, ids: Tensor, groups: Groups, width: int
@@ -45,11 +63,28 @@ class Peers(Protocol):
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Of every flag, whether some rank raised it."""
 
+    def save(
+        self, folder: Path, tensors: dict[str, Tensor], at: Counters, identity: dict[str, Any]
+    ) -> None:
+        """Replace the checkpoint in `folder` in one step."""
+
+    def load(self, folder: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> Counters:
+        """Fill `tensors` from the checkpoint in `folder`; refuses the state of another training."""
+
 
 class Alone:
     """One process that holds everything."""
 
-    rank, world = 0, 1
+    rank, world, neighbours = 0, 1, 1
+
+    def agree(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def shard(self, rows: int) -> tuple[int, int]:
+        return 0, rows
+
+    def place(self, held: int) -> tuple[int, int]:
+        return 0, held
 
     def fetch(
         self, table: Tensor, ids: Tensor, groups: Groups, width: int
@@ -70,6 +105,14 @@ class Alone:
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         return flags
+
+    def save(
+        self, folder: Path, tensors: dict[str, Tensor], at: Counters, identity: dict[str, Any]
+    ) -> None:
+        save_checkpoint(folder, tensors, at, identity)
+
+    def load(self, folder: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> Counters:
+        return load_checkpoint(folder, tensors, identity)
 
 
 ALONE = Alone()

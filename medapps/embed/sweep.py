@@ -16,8 +16,10 @@ from torch import Tensor
 
 from medapps.crop.score import ScoreSpec
 from medapps.embed.draw import CANDIDATES, stream
+from medapps.embed.peers import ALONE, Peers
 from medapps.embed.rounding import as_tensor
 from medapps.embed.score import bounds_of, make_scorer
+from medapps.embed.table import group
 from medapps.graph.graph import KnownTriples
 
 SIDES = ("head", "tail")
@@ -48,18 +50,19 @@ def rank_tables(
     candidates: int | None = None,
     seed: int = 0,
     memory: int = 2**23,
+    peers: Peers = ALONE,
 ) -> Ranks:
     """Rank int32 triples (k, 3) with tables whose prefixes `dims` score as `specs` say.
 
     `candidates` ranks among that many sampled entities; `memory` bounds the bytes of a block of
-    scores.
+    scores. Where peers hold other rows of `entities`, each counts among its own.
     """
     scorer = make_scorer(specs[-1].scorer, specs[-1].norm)
     bounds = bounds_of(scorer, dims)
     table, related = _tensor(entities), _tensor(relations)
-    columns = None
-    if candidates is not None and candidates < len(table):
-        drawn = stream(seed, CANDIDATES).choice(len(table), candidates, replace=False)
+    columns, total = None, peers.place(len(table))[1]
+    if candidates is not None and candidates < total:
+        drawn = stream(seed, CANDIDATES).choice(total, candidates, replace=False)
         columns = np.sort(drawn).astype(np.int32)
     sign = torch.tensor([1.0 if spec.scale > 0 else -1.0 for spec in specs])
     assert (sign > 0).all(), "scales are positive"
@@ -71,7 +74,9 @@ def rank_tables(
                 given, asked = (
                     (part[:, 0], part[:, 2]) if name == "tail" else (part[:, 2], part[:, 0])
                 )
-                block = _Block(scorer, bounds, table, related, given, part[:, 1], asked, name)
+                block = _Block(
+                    scorer, bounds, table, related, given, part[:, 1], asked, name, peers
+                )
                 pairs = known.pairs(given, part[:, 1], name) if known is not None else None
                 ranks[:, side, first : first + QUERIES] = block.ranks(pairs, columns, memory)
     return Ranks(ranks, dims, None if columns is None else len(columns))
@@ -80,9 +85,12 @@ def rank_tables(
 class _Block:
     """Some queries of one side."""
 
-    def __init__(self, scorer, bounds, table, related, given, relation, asked, side) -> None:  # type: ignore[no-untyped-def]
+    def __init__(  # type: ignore[no-untyped-def]
+        self, scorer, bounds, table, related, given, relation, asked, side, peers
+    ) -> None:
         self.scorer, self.bounds, self.table, self.asked = scorer, bounds, table, asked
-        source = _rows(table, given, bounds[-1])
+        self.peers = peers
+        source = _fetched(table, given, bounds[-1], peers)
         rel = related[torch.from_numpy(np.ascontiguousarray(relation)).long()][
             :, : bounds[-1]
         ].float()
@@ -90,7 +98,7 @@ class _Block:
         self.query64 = scorer.query(
             source.double(), rel.double(), side, torch.empty_like(source, dtype=torch.float64)
         )
-        target = _rows(table, asked, bounds[-1])
+        target = _fetched(table, asked, bounds[-1], peers)
         self.true64 = scorer.aligned(self.query64, target.double().unsqueeze(1), bounds)[0][..., 0]
 
     def ranks(
@@ -103,16 +111,19 @@ class _Block:
         n, q = len(self.bounds) - 1, len(self.asked)
         drop_query, drop_answer = self._dropped(known)
         better = torch.zeros(n, q, dtype=torch.float64)
+        begin, _ = self.peers.place(len(self.table))
+        if columns is not None:
+            columns = columns[(columns >= begin) & (columns < begin + len(self.table))]
         total = len(self.table) if columns is None else len(columns)
-        size = max(1, min(total, memory // (4 * n * q)))
+        size = max(1, min(total, memory // (4 * n * q)))  # of the rows that are here
         out = torch.empty(n * q * size)
         for first in range(0, total, size):
             last = min(first + size, total)
-            ids = np.arange(first, last) if columns is None else columns[first:last]
+            ids = np.arange(begin + first, begin + last) if columns is None else columns[first:last]
             entity = (
                 self.table[first:last, : self.bounds[-1]].float()
                 if columns is None
-                else _rows(self.table, ids, self.bounds[-1])
+                else _rows(self.table, ids - begin, self.bounds[-1])
             )
             distance = out[: n * q * (last - first)].view(n, q, last - first)
             self.scorer.pairs(self.query, entity, self.bounds, distance)
@@ -121,7 +132,7 @@ class _Block:
             here = ids[at_safe] == drop_answer
             distance[:, drop_query[here], at_safe[here]] = torch.inf
             better += self._count(distance, entity)
-        return (1.0 + better).numpy()
+        return (1.0 + self.peers.sum(better)).numpy()
 
     def _dropped(
         self, known: tuple[np.ndarray, np.ndarray] | None
@@ -160,6 +171,13 @@ def _tensor(array: np.ndarray | Tensor) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().cpu()
     return as_tensor(np.asarray(array))
+
+
+def _fetched(table: Tensor, ids: np.ndarray, width: int, peers: Peers) -> Tensor:
+    """Rows by id in the whole table."""
+    wanted = torch.from_numpy(np.ascontiguousarray(ids)).long()
+    held, places = peers.fetch(table, wanted, group(wanted), width)
+    return held[places, :width].float()
 
 
 def _rows(table: Tensor, ids: np.ndarray, width: int) -> Tensor:

@@ -40,12 +40,16 @@ def start_table(
     size: float,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
+    *,
+    begin: int = 0,
 ) -> Tensor:
-    """A table of start values, drawn block by block; bfloat16 takes the nearest."""
+    """Rows from `begin` on of a table of start values, drawn block by block; bfloat16 takes the
+    nearest.
+    """
     table = blank((rows, width), device, dtype)
     for first in range(0, rows, 4096):
         count = min(4096, rows - first)
-        values = start_rows(seed, which, first, count, width, size)
+        values = start_rows(seed, which, begin + first, count, width, size)
         table[first : first + count] = torch.from_numpy(values)
     return table
 

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from medapps.embed.build import make_tables, make_tiers, pick_device, specs_of
-from medapps.embed.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
+from medapps.embed.checkpoint import Counters, has_checkpoint
 from medapps.embed.config import MedConfig
 from medapps.embed.draw import HOLDOUT, SUBMODELS, stream
 from medapps.embed.embedding import Embedding
 from medapps.embed.med import Weights, step_w3
 from medapps.embed.memory import check_memory, keep_pages, needed_bytes, peak_rss_bytes
 from medapps.embed.negatives import sampler_of
+from medapps.embed.peers import ALONE, Peers
 from medapps.embed.rank import mean_mrr
 from medapps.embed.rotate import turn_to_principal_axes
 from medapps.embed.rounding import as_numpy
@@ -59,11 +60,13 @@ def train_med(
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    peers: Peers = ALONE,
 ) -> Embedding:
     """Train every prefix of config.dims together; equal seeds give equal tables.
 
     With `checkpoint_dir` the state is written now and then, and when `stop` says so; `resume`
-    continues from it bit for bit on the same number of threads.
+    continues from it bit for bit on the same number of threads. With `peers` every process holds,
+    and returns, only its own rows of the entities.
     """
     if not len(graph.train):
         raise MedappsError("The graph has no training triples.")
@@ -71,7 +74,9 @@ def train_med(
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     try:
         with torch.no_grad():
-            return _Training(graph, config, seed, run, checkpoint_dir, resume, progress, stop).run()
+            return _Training(
+                graph, config, seed, run, checkpoint_dir, resume, progress, stop, peers
+            ).run()
     finally:
         torch.set_num_threads(threads)
 
@@ -89,28 +94,37 @@ class _Training:
         resume: bool,
         progress: Callable[[Progress], None] | None,
         stop: Callable[[], bool] | None,
+        peers: Peers,
     ) -> None:
         keep_pages()
         self.graph, self.config, self.seed, self.track = graph, config, seed, run
         self.folder = None if folder is None else Path(folder)
-        self.progress, self.stop = progress, stop
+        self.progress, self.stop, self.peers = progress, stop, peers
         self.train, self.valid = split_validation(graph, config, seed)
         self.scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
         width = self.scorer.widths(config.dims[-1])[0]
         entities, relations = len(graph.entities), len(graph.relations)
         best_in_memory = config.patience is not None and folder is None
+        first, last = peers.shard(entities)
         needed = needed_bytes(
-            entities, relations, width, len(self.train), config, best_in_memory=best_in_memory
+            last - first, relations, width, len(self.train), config, best_in_memory=best_in_memory
         )
-        self.needed = check_memory(needed, config)
+        self.needed = peers.agree(lambda: check_memory(needed, config, peers.neighbours))
         known = KnownTriples.of(self.train, entities) if config.filter_known else None
         self.tables = make_tables(  # after the index, whose making takes more than it keeps
-            config, self.scorer, entities, relations, seed, pick_device(config.device)
+            config,
+            self.scorer,
+            last - first,
+            relations,
+            seed,
+            pick_device(config.device),
+            begin=first,
         )
         self.clock = Clock()
         weights = Weights.of(config, bounded=self.scorer.bounded)
-        self.step = Step(self.scorer, weights, self.tables, clock=self.clock)
-        self.sampler = sampler_of(self.train, entities, config, seed, known)
+        self.step = Step(self.scorer, weights, self.tables, clock=self.clock, peers=peers)
+        part = peers.rank, peers.world
+        self.sampler = sampler_of(self.train, entities, config, seed, known, part)
         self.at = Counters(w3=config.w3)
         self.best: dict[str, Tensor] | None = None
         self.identity = {
@@ -118,8 +132,8 @@ class _Training:
             "seed": seed,
             "config": config.plain(),
         }
-        if resume and self.folder and has_checkpoint(self.folder / "last"):
-            self.at = load_checkpoint(self.folder / "last", self._state(), self.identity)
+        if resume and self.folder and any(peers.any(has_checkpoint(self.folder / "last"))):
+            self.at = peers.load(self.folder / "last", self._state(), self.identity)
         self.began = perf_counter() - self.at.seconds
         self.saved, self.saving = perf_counter(), 0.0
         self.loss = float("nan")
@@ -137,22 +151,26 @@ class _Training:
             epoch_began, first = perf_counter(), at.step
             while at.step < self.sampler.steps:
                 if at.count == turn:
-                    turn_to_principal_axes(self.tables.entities, self.tables.relations)
+                    turn_to_principal_axes(self.tables.entities, self.tables.relations, self.peers)
                     self.tables.entity_optimiser.forget_axes()
                     self.tables.relation_optimiser.forget_axes()
                 self._update(total, turn)
                 done += 1
                 now = perf_counter()
-                if self.stop is not None and self.stop():
+                stop, save = self.peers.any(
+                    self.stop is not None and self.stop(),
+                    now - self.saved > config.checkpoint_seconds,
+                )
+                if stop:
                     self._stopped()
-                if now - self.saved > config.checkpoint_seconds:
+                if save:
                     self._save()
                 if self.progress is not None and now - shown > 0.1:
                     shown = now
                     self._show(done, now - begun, total)
             seconds = perf_counter() - epoch_began
             self._end_epoch(seconds, len(self.train) - first * config.batch)
-            if perf_counter() - self.saved > 20 * self.saving:
+            if any(self.peers.any(perf_counter() - self.saved > 20 * self.saving)):
                 self._save()
         return self._finish()
 
@@ -224,6 +242,7 @@ class _Training:
             graph.known,
             candidates=config.valid_candidates if sample else None,
             seed=self.seed,
+            peers=self.peers,
         )
         mrr = mean_mrr(ranks)
         mean = float(np.mean(list(mrr.values())))
@@ -239,7 +258,7 @@ class _Training:
     def _keep_best(self) -> None:
         tables = {"entities": self.tables.entities, "relations": self.tables.relations}
         if self.folder is not None:
-            save_checkpoint(self.folder / "best", tables, self.at, self.identity)
+            self.peers.save(self.folder / "best", tables, self.at, self.identity)
         elif self.best is None:
             self.best = {name: table.clone() for name, table in tables.items()}
         else:
@@ -264,7 +283,7 @@ class _Training:
             return
         began = perf_counter()
         self.at.seconds = began - self.began
-        save_checkpoint(self.folder / "last", self._state(), self.at, self.identity)
+        self.peers.save(self.folder / "last", self._state(), self.at, self.identity)
         self.saved = perf_counter()
         self.saving = self.saved - began
 
@@ -293,7 +312,7 @@ class _Training:
         tables = {"entities": self.tables.entities, "relations": self.tables.relations}
         if config.patience is not None and at.best_epoch:
             if self.folder is not None:
-                load_checkpoint(self.folder / "best", tables, self.identity)
+                self.peers.load(self.folder / "best", tables, self.identity)
             elif self.best is not None:
                 tables = self.best
         at.seconds = perf_counter() - self.began
