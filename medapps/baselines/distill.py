@@ -21,6 +21,7 @@ from medapps.embed.negatives import sampler_of
 from medapps.embed.train import Progress, split_validation
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph, KnownTriples
+from medapps.score.rules import RULES
 from medapps.tracking import Run
 
 LOOK = 8
@@ -120,9 +121,8 @@ class _Loop:
         self.both = any(phase.both for phase in phases)
         entities, relations = len(graph.entities), len(graph.relations)
         train, _ = split_validation(graph, config, seed)
-        needed = needed_bytes(
-            entities, relations, config.dims[-1], len(train), config, best_in_memory=False
-        )
+        width = config.dims[-1] * RULES[config.scorer].REALS[0]
+        needed = needed_bytes(entities, relations, width, len(train), config, best_in_memory=False)
         check_memory(needed | {"teacher": teacher.nbytes if self.both else 0}, config)
         index = KnownTriples.of(train, entities) if config.filter_known else None
         self.sampler = sampler_of(train, entities, config, seed, index)

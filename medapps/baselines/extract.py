@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from medapps.crop.crop import Crop
-from medapps.crop.score import EPSILON
+from medapps.crop.score import ScoreSpec
 from medapps.embed.draw import NEGATIVES, stream
 from medapps.embed.med import FAR
-from medapps.embed.score import make_scorer
+from medapps.embed.score import Scorer, make_scorer
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
+from medapps.score.rules import RULES
 
 BLOCK = 2**24
 """Numbers (triples x negatives x coordinates) that are worked on at a time."""
@@ -48,10 +49,14 @@ def largest(importance: np.ndarray, dim: int) -> np.ndarray:
 
 
 def by_value(teacher: Crop) -> np.ndarray:
-    """Ext-V: mean absolute value of every coordinate over all entities and relations, (dim,)."""
+    """Ext-V: mean absolute value of every coordinate over all entities and relations, (dim,);
+    relations that are angles do not count.
+    """
     total, rows = np.zeros(teacher.dim), 0
-    for table in (teacher.entities, teacher.relations):
-        assert table is not None
+    angles = RULES[teacher.spec.scorer].ANGLES
+    for table in (teacher.entities, None if angles else teacher.relations):
+        if table is None:
+            continue
         for start in range(0, len(table), 65536):
             part = np.abs(np.asarray(table[start : start + 65536], np.float64))
             total += part.reshape(len(part), teacher.dim, -1).mean(2).sum(0)
@@ -91,38 +96,39 @@ def by_loss(
             part = picked[start : start + size]
             source, target = (torch.from_numpy(teacher.rows(part[:, i])) for i in (given, asked))
             relation = torch.from_numpy(np.asarray(teacher.relations[part[:, 1]], np.float32))
-            query = scorer.query(source, relation, side, torch.empty_like(source))
+            query = scorer.query(source, relation, side)
             against = torch.from_numpy(teacher.rows(others))
             true = torch.from_numpy(part[:, asked, None] == others)  # (b, K)
-            rise += _rise(teacher, query, target, against, true, temperature)
+            rise += _rise(scorer, teacher, query, target, against, true, temperature)
     return (rise / (2 * count)).numpy()
 
 
 def _rise(
-    teacher: Crop, query: Tensor, target: Tensor, others: Tensor, true: Tensor, temperature: float
+    scorer: Scorer,
+    teacher: Crop,
+    query: Tensor,
+    target: Tensor,
+    others: Tensor,
+    true: Tensor,
+    temperature: float,
 ) -> Tensor:
     """Sum over queries of loss without coordinate k minus loss, (dim,) float64."""
-    positive = contributions(query - target, teacher)  # (b, dim)
-    negative = contributions(query.unsqueeze(1) - others, teacher)  # (b, K, dim)
+    terms = scorer.kernel.terms
+    positive = terms(query, target, teacher.dim)  # (b, dim)
+    negative = terms(query.unsqueeze(1), others.unsqueeze(0), teacher.dim)  # (b, K, dim)
     total = positive.sum(-1, keepdim=True), negative.sum(-1, keepdim=True)
-    without = _loss(teacher, total[0] - positive, total[1] - negative, true, temperature)
-    return (without - _loss(teacher, *total, true, temperature)).sum(0, dtype=torch.float64)
+    facts = scorer, teacher.spec
+    without = _loss(*facts, total[0] - positive, total[1] - negative, true, temperature)
+    return (without - _loss(*facts, *total, true, temperature)).sum(0, dtype=torch.float64)
 
 
-def contributions(difference: Tensor, teacher: Crop) -> Tensor:
-    """(..., dim): what each coordinate of differences (..., reals) adds to the distance."""
-    terms = difference.abs() if teacher.spec.norm == "l1" else difference.square()
-    return terms.unflatten(-1, (teacher.dim, -1)).sum(-1)
-
-
-def _loss(teacher: Crop, positive: Tensor, negative: Tensor, true: Tensor, w2: float) -> Tensor:
+def _loss(
+    scorer: Scorer, spec: ScoreSpec, positive: Tensor, negative: Tensor, true: Tensor, w2: float
+) -> Tensor:
     """Training loss per query and coordinate set: sums (b, c) and (b, K, c) to (b, c)."""
-    spec = teacher.spec
 
     def score(total: Tensor) -> Tensor:
-        total = total.clamp_min(0.0)
-        distance = (total + EPSILON).sqrt() if spec.norm == "l2" else total
-        return spec.margin - spec.scale * distance
+        return spec.margin - spec.scale * scorer.kernel.total(total)
 
     s = score(negative).masked_fill(true.unsqueeze(-1), -FAR)
     hardness = torch.softmax(w2 * s, 1)

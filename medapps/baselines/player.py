@@ -16,13 +16,14 @@ from torch import Tensor
 
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
+from medapps.embed.build import make_tables
 from medapps.embed.config import MedConfig
 from medapps.embed.med import FAR
 from medapps.embed.negatives import Batch
 from medapps.embed.optim import make_optimiser
-from medapps.embed.score import TransE, bounds_of, make_scorer
+from medapps.embed.score import Scorer, bounds_of, make_scorer
 from medapps.embed.step import Tables
-from medapps.embed.table import group, start_table, summed
+from medapps.embed.table import group, summed
 
 BLOCK = 2**24
 """Numbers gathered at a time for negatives that are not shared."""
@@ -56,7 +57,7 @@ class View:
 class Player:
     """Tables, a score, and an optimiser for each table when the model learns."""
 
-    def __init__(self, tables: Tables, spec: ScoreSpec, dim: int, scorer: TransE) -> None:
+    def __init__(self, tables: Tables, spec: ScoreSpec, dim: int, scorer: Scorer) -> None:
         self.tables = tables
         self.spec = spec
         self.dim = dim
@@ -188,12 +189,9 @@ def masked_of(batch: Batch) -> Tensor:
 def fresh(config: MedConfig, entities: int, relations: int, seed: int) -> Player:
     """A student of config.dims[-1] with the start values that a direct training would have."""
     scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
-    device, dim = torch.device("cpu"), config.dims[-1]
-    width, related, _ = scorer.widths(dim)
-    e = start_table(seed, 0, entities, width, config.init_norm, device)
-    r = start_table(seed, 1, relations, related, config.init_norm, device)
+    tables = make_tables(config, scorer, entities, relations, seed, torch.device("cpu"))
     spec = ScoreSpec(config.scorer, config.norm, 1.0, config.margins[-1])
-    return Player(_tables(e, r, config.optimiser), spec, dim, scorer)
+    return Player(tables, spec, config.dims[-1], scorer)
 
 
 def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:

@@ -8,7 +8,7 @@ from medapps.crop.score import ScoreSpec
 from medapps.embed.config import MedConfig
 from medapps.embed.med import SubModels, shares
 from medapps.embed.optim import make_optimiser
-from medapps.embed.score import TransE, bounds_of
+from medapps.embed.score import Scorer, bounds_of
 from medapps.embed.step import Tables, Tiers
 from medapps.embed.table import start_table
 from medapps.errors import MedappsError
@@ -16,7 +16,7 @@ from medapps.errors import MedappsError
 
 def make_tables(
     config: MedConfig,
-    scorer: TransE,
+    scorer: Scorer,
     entities: int,
     relations: int,
     seed: int,
@@ -29,10 +29,10 @@ def make_tables(
     `entities` rows of that table from `begin` on; all relations.
     """
     cuts = [scorer.widths(dim) for dim in config.dims]
+    lengths = scorer.rule.lengths(config.init_norm, config.dims[-1])
     kind = torch.bfloat16 if config.table == "bf16" else torch.float32
-    size = config.init_norm
-    e = start_table(seed, 0, entities, cuts[-1][0], size, device, kind, begin=begin)
-    r = start_table(seed, 1, relations, cuts[-1][1], config.init_norm, device)
+    e = start_table(seed, 0, entities, cuts[-1][0], lengths[0], device, kind, begin=begin)
+    r = start_table(seed, 1, relations, cuts[-1][1], lengths[1], device)
     return Tables(
         e,
         r,
@@ -43,7 +43,7 @@ def make_tables(
 
 def make_tiers(
     config: MedConfig,
-    scorer: TransE,
+    scorer: Scorer,
     device: torch.device,
     active: tuple[int, ...] | None = None,
     only: int | None = None,

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from medapps.config import Config
+from medapps.score.rules import RULES
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -29,10 +30,10 @@ class MedConfig(Config):
 
     dims: tuple[PositiveInt, ...] = (10, 100, 500)
     """Ascending sizes; every prefix of these lengths becomes a model of its own."""
-    scorer: Literal["transe"] = "transe"
-    """How head, relation and tail make a score."""
-    norm: Literal["l2", "l1", "l2sq"] = "l2"
-    """Distance of the scorer: Euclidean, sum of absolute values, or squared Euclidean."""
+    scorer: str = "transe"
+    """How head, relation and tail make a score; some settings below have other defaults then."""
+    norm: str = "l2"
+    """Distance of the scorer: l2 Euclidean, l1 sum of absolute values, l2sq squared Euclidean."""
 
     epochs: PositiveInt = 30
     """Passes over the training triples."""
@@ -132,8 +133,26 @@ class MedConfig(Config):
             return tuple(int(part) for part in value.replace(",", " ").split())
         return (value,) if isinstance(value, int) else value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _scorer_defaults(cls, values: Any) -> Any:
+        """What is not given is as the scorer likes it."""
+        if not isinstance(values, dict):
+            return values
+        rule = RULES.get(values.get("scorer", "transe"))
+        if rule is None:
+            return values
+        return {"norm": next(iter(rule.KERNELS))} | dict(rule.DEFAULTS) | values
+
     @model_validator(mode="after")
     def _agree(self) -> MedConfig:
+        if self.scorer not in RULES:
+            raise ValueError(f"scorer must be one of {', '.join(RULES)}, not {self.scorer!r}")
+        norms = RULES[self.scorer].KERNELS
+        if self.norm not in norms:
+            raise ValueError(f"norm of {self.scorer} must be one of {', '.join(norms)}")
+        if self.rotate_at is not None and self.scorer != "transe":
+            raise ValueError("rotate_at needs scorer transe: others change under rotation")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
         if isinstance(self.margin, tuple) and len(self.margin) != len(self.dims):

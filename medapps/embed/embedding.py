@@ -13,10 +13,8 @@ from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.score.rules import RULES
 from medapps.store import Manifest, read_manifest, writing
-
-REALS = {"transe": (1, 1)}
-"""Reals per coordinate of an entity and of a relation."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Embedding:
                 f"Dimension {dim} was not trained; trained are {', '.join(map(str, self.dims))}.",
                 fix=f"Take --dim {near[0]} or {near[-1]}, or train again with --dims.",
             )
-        entity, relation = REALS[self.scorer]
+        entity, relation, _ = RULES[self.scorer].REALS
         origin = {
             "graph": self.graph_digest,
             "embedding": self.manifest.digest if self.manifest else "",

@@ -15,11 +15,12 @@ import polars as pl
 
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
-from medapps.embed.embedding import REALS, Embedding
+from medapps.embed.embedding import Embedding
 from medapps.embed.sweep import SIDES, Ranks, rank_tables
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.report import Report
+from medapps.score.rules import RULES
 from medapps.store import digest_of
 
 HITS = (1, 3, 10)
@@ -100,7 +101,7 @@ def _rank(
     ranks = rank_tables(
         entities, relations, dims, specs, triples, known, candidates=candidates, seed=seed
     )
-    entity, relation = REALS[specs[-1].scorer]
+    entity, relation, _ = RULES[specs[-1].scorer].REALS
     result: dict[str, Any] = {
         "dims": {},
         "split": split,

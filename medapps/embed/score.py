@@ -1,123 +1,52 @@
-"""All prefix distances in one pass, with hand-written gradients.
+"""A scorer as the training engine sees it: a rule that makes queries, a kernel that measures them.
 
-Coordinates are cut into segments j between neighbouring dims; a prefix i is the segments j <= i.
-
-    S_j = |q_j|^2 + |e_j|^2 - 2 q_j . e_j     (L2; one matrix product)
-    S_j = sum |q_j - e_j|                     (L1)
-    D_i = sqrt(S_1 + ... + S_i)  or, for L1 and squared L2,  D_i = S_1 + ... + S_i
-    s_i = m_i - c_i D_i                       (margin m_i and scale c_i belong to the loss)
-
-    A_j = sum_{i >= j} (dL/dD_i) (dD_i/dS)
-    L2:  dq_j = a (rowsum(A_j) q_j - A_j e_j),  de_j = a (colsum(A_j) e_j - A_j^T q_j),  a = 2
-
-A scorer has six functions: `widths`, `query`, `query_backward`, `aligned`, `aligned_backward` (each
-query against its own K candidates), `pairs`, `pairs_backward` (each query against all N
-candidates). What a query holds is the scorer's own business, so that scorers whose query is wider
-than an entity fit too.
+query = rule(source, relation, side)      one vector per positive
+D_i   = kernel(query, entity)             for every prefix i in one pass
+s_i   = m_i - c_i D_i                     (margin m_i and scale c_i belong to the loss)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
 
-import torch
 from torch import Tensor
 
-from medapps.crop.score import EPSILON
+from medapps.embed.kernels.distance import Distance
+from medapps.embed.kernels.kernel import Kernel
+from medapps.embed.kernels.segments import Bounds, scale_segments_, segment_sums
+from medapps.score.rules import RULES, Rule
 
-Bounds = tuple[int, ...]
-"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1]."""
-FEW = 8
-"""Up to this many segments a loop beats a product with the indicator matrix."""
-FLOOR = {torch.float32: 1e-4, torch.float64: EPSILON}
-"""Least squared distance of the expanded form: below it the float32 cancellation is all there is.
-"""
+__all__ = ["Bounds", "Scorer", "bounds_of", "make_scorer", "scale_segments_", "segment_sums"]
 
-
-@cache
-def _indicator(bounds: Bounds, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(width, segments): 1 where the column lies in the segment."""
-    out = torch.zeros(bounds[-1], len(bounds) - 1, dtype=dtype)
-    for j, (a, b) in enumerate(pairwise(bounds)):
-        out[a:b, j] = 1
-    return out.to(device)
-
-
-def even_width(bounds: Bounds) -> int:
-    """The width of all segments where they are many and equal, else 0: one batched product does."""
-    width = bounds[1]
-    even = len(bounds) - 1 > FEW and all(b - a == width for a, b in pairwise(bounds))
-    return width if even else 0
-
-
-def segment_sums(x: Tensor, bounds: Bounds) -> Tensor:
-    """(n, ...): sums of x (..., width) over each segment."""
-    if len(bounds) - 1 <= FEW:
-        return torch.stack([x[..., a:b].sum(-1) for a, b in pairwise(bounds)])
-    if even := even_width(bounds):
-        wide = x.reshape(-1, even) @ torch.ones(even, dtype=x.dtype, device=x.device)
-        wide = wide.view(*x.shape[:-1], -1)
-    else:
-        wide = x @ _indicator(bounds, x.dtype, x.device)
-    return torch.movedim(wide, -1, 0).contiguous()
-
-
-def scale_segments_(x: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
-    """Multiply segment j of x (..., width) by factor (n, ...), in place."""
-    if len(bounds) - 1 <= FEW:
-        for j, (a, b) in enumerate(pairwise(bounds)):
-            x[..., a:b].mul_(factor[j].unsqueeze(-1))
-        return x
-    wide = torch.movedim(factor, 0, -1)  # (..., n)
-    if even := even_width(bounds):
-        x.view(*wide.shape, even).mul_(wide.unsqueeze(-1))
-        return x
-    return x.mul_(wide @ _indicator(bounds, x.dtype, x.device).T)
-
-
-def chain_(x: Tensor) -> Tensor:
-    """Cumulative sum over the first axis, in place."""
-    for before, after in pairwise(x.unbind(0)):
-        after += before
-    return x
-
-
-def chain_back_(x: Tensor) -> Tensor:
-    """Reverse cumulative sum over the first axis, in place."""
-    for before, after in pairwise(reversed(x.unbind(0))):
-        after += before
-    return x
-
-
-def divided_chain_back_(x: Tensor, by: Tensor) -> Tensor:
-    """Reverse cumulative sum of x / by over the first axis, in place."""
-    x[-1].div_(by[-1])
-    rows = list(zip(x.unbind(0), by.unbind(0), strict=True))
-    for (before, _), (after, divisor) in pairwise(reversed(rows)):
-        torch.addcdiv(before, after, divisor, out=after)
-    return x
+KERNELS = {"distance": Distance}
 
 
 @dataclass(frozen=True)
-class TransE:
-    """Distance between head + relation and tail; one real per coordinate."""
+class Scorer:
+    """Makes queries by its rule and measures them by its kernel."""
 
-    norm: str = "l2"
-    bf16: bool = False
-    """Matrix products in bfloat16; sums, roots and gradients of the loss stay in float32."""
-    name: str = "transe"
-    bounded: bool = True
-    """Scores never exceed the margin, so their exponentials need no shift."""
+    name: str
+    rule: Rule
+    kernel: Kernel
+
+    @property
+    def bounded(self) -> bool:
+        """Scores never exceed the margin, so their exponentials need no shift."""
+        return self.kernel.bounded
 
     def widths(self, dim: int) -> tuple[int, int, int]:
         """Reals per entity, per relation and per query at `dim`."""
-        return dim, dim, dim
+        entity, relation, query = self.rule.REALS
+        return dim * entity, dim * relation, dim * query
 
-    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
-        """(B, width): head + relation when tails are asked, tail - relation when heads are."""
-        return torch.add(source, relation, alpha=1 if side == "tail" else -1, out=out)
+    def query(
+        self, source: Tensor, relation: Tensor, side: str, out: Tensor | None = None
+    ) -> Tensor:
+        """(B, query reals) of source (B, width) and relation rows, into `out` if given."""
+        if out is None:
+            entity, _, query = self.rule.REALS
+            out = source.new_empty(len(source), source.shape[1] // entity * query)
+        return self.rule.query(source, relation, side, out)
 
     def query_backward(
         self,
@@ -129,56 +58,21 @@ class TransE:
         drelation: Tensor,
     ) -> None:
         """Write the gradients of source and relation rows."""
-        dsource.copy_(dquery)
-        torch.mul(dquery, 1.0 if side == "tail" else -1.0, out=drelation)
+        self.rule.query_backward(dquery, source, relation, side, dsource, drelation)
 
     def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
-        """Distances (n, B, K) of query (B, width) to its own entity (B, K, width), and what to
-        keep.
-        """
-        kept = query.unsqueeze(1) - entity
-        sums = segment_sums(kept.abs() if self.norm == "l1" else kept * kept, bounds)
-        chain_(sums)
-        return (sums.add_(EPSILON).sqrt_() if self.norm == "l2" else sums), kept
+        """Distances (n, B, K) of query (B, q) to its own entity (B, K, width), and what to keep."""
+        return self.kernel.aligned(query, entity, bounds)
 
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
-        if self.norm == "l2":
-            grad.div_(distance)
-        elif self.norm == "l2sq":
-            grad.mul_(2)
-        chain_back_(grad)
-        kept = scale_segments_(kept.sign_() if self.norm == "l1" else kept, grad, bounds)
-        dquery = kept.squeeze(1) if kept.shape[1] == 1 else kept.sum(1)
-        return dquery, -kept
+        """Gradients of query (B, q) and entity (B, K, width); overwrites grad and kept."""
+        return self.kernel.aligned_backward(grad, distance, kept, bounds)
 
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
-        """Distances of query (B, width) to every entity (N, width), into out (n, B, N)."""
-        if self.norm == "l1":
-            for j, (a, b) in enumerate(pairwise(bounds)):
-                out[j] = torch.cdist(query[:, a:b], entity[:, a:b], p=1.0)
-            return chain_(out)
-        left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
-        lengths = segment_sums(entity * entity, bounds)  # (n, N)
-        even = not self.bf16 and even_width(bounds)
-        if even:
-            left, right = (x.view(len(x), -1, even).transpose(0, 1) for x in (query, entity))
-            torch.baddbmm(lengths.unsqueeze(1), left, right.mT, alpha=-2, out=out)
-            chain_(out)
-        for j, (a, b) in enumerate(() if even else pairwise(bounds)):
-            if self.bf16:
-                product = left[:, a:b] @ right[:, a:b].T
-                torch.sub(lengths[j], product, alpha=2, out=out[j])
-            else:
-                torch.addmm(lengths[j], left[:, a:b], right[:, a:b].T, alpha=-2, out=out[j])
-            if j:
-                out[j].add_(out[j - 1])
-        own = chain_(segment_sums(query * query, bounds))  # (n, B)
-        out += (own.add_(EPSILON) if self.norm == "l2" else own).unsqueeze(-1)
-        out.clamp_min_(FLOOR[out.dtype])
-        return out.sqrt_() if self.norm == "l2" else out
+        """Distances of query (B, q) to every entity (N, width), into out (n, B, N)."""
+        return self.kernel.pairs(query, entity, bounds, out)
 
     def pairs_backward(
         self,
@@ -191,77 +85,16 @@ class TransE:
         dentity: Tensor,
     ) -> None:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
-        if self.norm == "l1":
-            chain_back_(grad)
-            self._pairs_backward_l1(grad, query, entity, bounds, dquery, dentity)
-            return
-        if self.norm == "l2":
-            divided_chain_back_(grad, distance)  # a = 2 cancels with the 1/2 of the root
-        else:
-            chain_back_(grad.mul_(2))
-        rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
-        even = not self.bf16 and even_width(bounds)
-        if even:  # products with the long side last run several times faster
-            for x, dx, sums, product in (
-                (query, dquery, rows, (entity, grad.mT)),
-                (entity, dentity, columns, (query, grad)),
-            ):
-                cut = dx.view(len(dx), -1, even)  # (rows, n, even)
-                cut.addcmul_(x.view(len(x), -1, even), sums.T.unsqueeze(-1))
-                other = product[0].view(len(product[0]), -1, even).permute(1, 2, 0)
-                cut.sub_(torch.bmm(other, product[1]).permute(2, 0, 1))
-            return
-        a16 = grad.bfloat16() if self.bf16 else grad
-        left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
-        for j, (a, b) in enumerate(pairwise(bounds)):
-            dq, de = dquery[:, a:b], dentity[:, a:b]
-            dq.addcmul_(query[:, a:b], rows[j].unsqueeze(-1))
-            de.addcmul_(entity[:, a:b], columns[j].unsqueeze(-1))
-            if self.bf16:
-                dq -= a16[j] @ right[:, a:b]
-                de -= a16[j].T @ left[:, a:b]
-            else:
-                dq.addmm_(grad[j], entity[:, a:b], alpha=-1)
-                de.addmm_(grad[j].T, query[:, a:b], alpha=-1)
-
-    def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
-        """(n, B): how far float32 `pairs` of query and entity may be off around distance (n, B)."""
-        if self.norm == "l1":
-            return 1e-5 * distance + 1e-6
-        lengths = [
-            chain_(segment_sums(x * x, bounds)) for x in (query, entity)
-        ]  # (n, B), (n, N) squared lengths of the prefixes
-        off = 4e-6 * (lengths[0] + lengths[1].amax(-1, keepdim=True)) + 1e-9
-        if self.norm == "l2sq":
-            return off + torch.where(distance < 2 * FLOOR[torch.float32], FLOOR[torch.float32], 0.0)
-        off = off + torch.where(
-            distance.square() < 2 * FLOOR[torch.float32], FLOOR[torch.float32], 0.0
-        )
-        # D^2 +- off is D +- at most off / D, and near zero never more than sqrt(off)
-        return torch.minimum(off / distance.clamp_min(1e-9), off.sqrt())
-
-    @staticmethod
-    def _pairs_backward_l1(
-        grad: Tensor,
-        query: Tensor,
-        entity: Tensor,
-        bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
-    ) -> None:
-        back = torch.ops.aten._cdist_backward
-        for j, (a, b) in enumerate(pairwise(bounds)):
-            q, e, g = query[:, a:b].contiguous(), entity[:, a:b].contiguous(), grad[j].contiguous()
-            dquery[:, a:b].add_(back(g, q, e, 1.0, g))  # p = 1 ignores the distances
-            g = g.T.contiguous()
-            dentity[:, a:b].add_(back(g, e, q, 1.0, g))
+        self.kernel.pairs_backward(grad, distance, query, entity, bounds, dquery, dentity)
 
 
-def bounds_of(scorer: TransE, dims: tuple[int, ...]) -> Bounds:
+def bounds_of(scorer: Scorer, dims: tuple[int, ...]) -> Bounds:
     """Segment bounds in reals of an entity."""
     return (0, *(scorer.widths(dim)[0] for dim in dims))
 
 
-def make_scorer(name: str, norm: str, *, bf16: bool = False) -> TransE:
-    """The scorer of that name."""
-    return {"transe": TransE}[name](norm=norm, bf16=bf16)
+def make_scorer(name: str, norm: str | None = None, *, bf16: bool = False) -> Scorer:
+    """The scorer of that name, with its usual norm if none is given."""
+    rule = RULES[name]
+    norm = norm or next(iter(rule.KERNELS))
+    return Scorer(name, rule, KERNELS[rule.KERNELS[norm]](norm=norm, bf16=bf16))

@@ -18,7 +18,7 @@ from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
 from medapps.embed.peers import ALONE, Peers
 from medapps.embed.rounding import take_rows
-from medapps.embed.score import Bounds, TransE
+from medapps.embed.score import Bounds, Scorer
 from medapps.embed.table import group, summed
 
 BLOCK = 2**20
@@ -80,7 +80,7 @@ class Step:
 
     def __init__(
         self,
-        scorer: TransE,
+        scorer: Scorer,
         weights: Weights,
         tables: Tables,
         *,
@@ -100,7 +100,7 @@ class Step:
     ) -> tuple[Tensor | None, Tensor]:
         """EI per sub-model (n,), None unless `value`, and ML; moves the tables."""
         clock, b = self.clock, len(batch.source)
-        width = tiers.bounds[-1]
+        width, related_width, query_width = self.scorer.widths(tiers.dims[-1])
         relation_ids = torch.from_numpy(batch.relation).to(self.device)
         shared = batch.chunks[0].negatives.ndim == 1
         parts = [batch.source, batch.target, *(c.negatives.reshape(-1) for c in batch.chunks)]
@@ -111,12 +111,12 @@ class Step:
         take_rows(held, places[: len(rows)], rows)
         related = self._buffer("related", (b, self.tables.relations.shape[1]))
         torch.index_select(self.tables.relations, 0, relation_ids, out=related)
-        rows, related = rows[:, :width], related[:, :width]
+        rows, related = rows[:, :width], related[:, :related_width]
         source, target = rows[:b], rows[b : 2 * b]
         grad = self._buffer("grad", (len(rows), width))
         clock.mark("gather")
 
-        query = self._buffer("query", (b, self.scorer.widths(tiers.dims[-1])[2]))
+        query = self._buffer("query", (b, query_width))
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
             self.scorer.query(source[part], related[part], chunk.side, query[part])
@@ -167,7 +167,7 @@ class Step:
         if batch.foreign is not None:
             own, back = self._own(query, source, tiers, batch, dquery)
             ml = ml + own
-        drelated = self._buffer("drelated", (b, width))
+        drelated = self._buffer("drelated", (b, related_width))
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
             self.scorer.query_backward(

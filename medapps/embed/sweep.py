@@ -58,7 +58,6 @@ def rank_tables(
     scores. Where peers hold other rows of `entities`, each counts among its own.
     """
     scorer = make_scorer(specs[-1].scorer, specs[-1].norm)
-    bounds = bounds_of(scorer, dims)
     table, related = _tensor(entities), _tensor(relations)
     columns, total = None, peers.place(len(table))[1]
     if candidates is not None and candidates < total:
@@ -74,9 +73,7 @@ def rank_tables(
                 given, asked = (
                     (part[:, 0], part[:, 2]) if name == "tail" else (part[:, 2], part[:, 0])
                 )
-                block = _Block(
-                    scorer, bounds, table, related, given, part[:, 1], asked, name, peers
-                )
+                block = _Block(scorer, dims, table, related, given, part[:, 1], asked, name, peers)
                 pairs = known.pairs(given, part[:, 1], name) if known is not None else None
                 ranks[:, side, first : first + QUERIES] = block.ranks(pairs, columns, memory)
     return Ranks(ranks, dims, None if columns is None else len(columns))
@@ -86,18 +83,15 @@ class _Block:
     """Some queries of one side."""
 
     def __init__(  # type: ignore[no-untyped-def]
-        self, scorer, bounds, table, related, given, relation, asked, side, peers
+        self, scorer, dims, table, related, given, relation, asked, side, peers
     ) -> None:
+        bounds, related_width = bounds_of(scorer, dims), scorer.widths(dims[-1])[1]
         self.scorer, self.bounds, self.table, self.asked = scorer, bounds, table, asked
         self.peers = peers
         source = _fetched(table, given, bounds[-1], peers)
-        rel = related[torch.from_numpy(np.ascontiguousarray(relation)).long()][
-            :, : bounds[-1]
-        ].float()
-        self.query = scorer.query(source, rel, side, torch.empty_like(source))
-        self.query64 = scorer.query(
-            source.double(), rel.double(), side, torch.empty_like(source, dtype=torch.float64)
-        )
+        rel = _rows(related, relation, related_width)
+        self.query = scorer.query(source, rel, side)
+        self.query64 = scorer.query(source.double(), rel.double(), side)
         target = _fetched(table, asked, bounds[-1], peers)
         self.true64 = scorer.aligned(self.query64, target.double().unsqueeze(1), bounds)[0][..., 0]
 
@@ -146,7 +140,7 @@ class _Block:
     def _count(self, distance: Tensor, entity: Tensor) -> Tensor:
         """(n, q): nearer entities, plus half of the equally near ones."""
         true = self.true64.float()
-        slack = self.scorer.slack(self.query, entity, true, self.bounds)
+        slack = self.scorer.kernel.slack(self.query, entity, true, self.bounds)
         low, high = (true - slack).unsqueeze(-1), (true + slack).unsqueeze(-1)
         sure = distance < low
         count = torch.count_nonzero(sure, -1).double()

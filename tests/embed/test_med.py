@@ -19,7 +19,7 @@ from medapps.embed.med import (
     shares,
     step_w3,
 )
-from medapps.embed.score import TransE
+from medapps.embed.score import make_scorer
 
 F64 = torch.float64
 
@@ -134,7 +134,7 @@ def test_row_blocks_add_up_to_the_whole_batch(weights):
 
 def ml_prefix_gradient(norm: str, scale: tuple[float, float]) -> torch.Tensor:
     """Gradient of mutual learning alone on the coordinates shared by both prefixes."""
-    scorer, bounds = TransE(norm), (0, 3, 9)
+    scorer, bounds = make_scorer("transe", norm), (0, 3, 9)
     g = torch.Generator().manual_seed(5)
     q, e = (torch.randn(4, 9, generator=g, dtype=F64) for _ in range(2))
     distance, kept = scorer.aligned(q, e[:, None], bounds)

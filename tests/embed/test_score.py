@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from medapps.crop.score import EPSILON
-from medapps.embed.score import TransE, bounds_of, segment_sums
+from medapps.embed.score import bounds_of, make_scorer, segment_sums
 
 DIMS = [(3, 7, 20), (5,), tuple(range(2, 25, 2)), (1, 2, 9, 10, 11, 12, 13, 14, 15, 20)]
 NORMS = ["l2", "l1", "l2sq"]
@@ -29,7 +29,7 @@ def rows(count: int, width: int, seed: int, dtype=torch.float64) -> torch.Tensor
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dims", DIMS)
 def test_pairs_and_their_gradients_equal_naive_passes(norm, dims):
-    scorer, bounds, n = TransE(norm), bounds_of(TransE(norm), dims), len(dims)
+    scorer, bounds, n = make_scorer("transe", norm), (0, *dims), len(dims)
     q, e = (rows(6, dims[-1], s).requires_grad_() for s in (1, 2))
     e = rows(9, dims[-1], 3).requires_grad_()
     upstream = torch.randn(n, 6, 9, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -48,7 +48,7 @@ def test_pairs_and_their_gradients_equal_naive_passes(norm, dims):
 @pytest.mark.parametrize("dims", DIMS)
 @pytest.mark.parametrize("k", [1, 4])
 def test_aligned_and_their_gradients_equal_naive_passes(norm, dims, k):
-    scorer, bounds, n = TransE(norm), bounds_of(TransE(norm), dims), len(dims)
+    scorer, bounds, n = make_scorer("transe", norm), (0, *dims), len(dims)
     q = rows(6, dims[-1], 1).requires_grad_()
     e = rows(6 * k, dims[-1], 2).view(6, k, -1).requires_grad_()
     upstream = torch.randn(n, 6, k, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -66,7 +66,7 @@ def test_aligned_and_their_gradients_equal_naive_passes(norm, dims, k):
 @pytest.mark.parametrize("side", ["tail", "head"])
 def test_gradcheck_of_the_whole_scorer(norm, side):
     """Query, pairs and both backward passes as one function, by finite differences."""
-    scorer, dims = TransE(norm), (2, 5)
+    scorer, dims = make_scorer("transe", norm), (2, 5)
     bounds = bounds_of(scorer, dims)
 
     class Score(torch.autograd.Function):
@@ -92,7 +92,7 @@ def test_gradcheck_of_the_whole_scorer(norm, side):
 
 def test_both_sides_measure_the_same_distance():
     head, relation, tail = (rows(8, 12, s) for s in (1, 2, 3))
-    scorer, bounds = TransE("l2"), (0, 4, 12)
+    scorer, bounds = make_scorer("transe", "l2"), (0, 4, 12)
     asked_tail = scorer.query(head, relation, "tail", torch.empty_like(head))
     asked_head = scorer.query(tail, relation, "head", torch.empty_like(head))
     one, _ = scorer.aligned(asked_tail, tail[:, None], bounds)
@@ -101,7 +101,7 @@ def test_both_sides_measure_the_same_distance():
 
 
 def test_gradients_stay_finite_at_distance_zero():
-    scorer, bounds = TransE("l2"), (0, 2, 6)
+    scorer, bounds = make_scorer("transe", "l2"), (0, 2, 6)
     q = rows(3, 6, 1, torch.float32)
     distance, kept = scorer.aligned(q, q[:, None].clone(), bounds)
     dq, de = scorer.aligned_backward(torch.ones_like(distance), distance, kept, bounds)
@@ -116,13 +116,14 @@ def test_gradients_stay_finite_at_distance_zero():
 def test_bf16_products_stay_near_float32(norm):
     dims, bounds = (10, 100, 500), (0, 10, 100, 500)
     q, e = rows(64, 500, 1, torch.float32) / 10, rows(32, 500, 2, torch.float32) / 10
-    out = [TransE(norm, bf16=b).pairs(q, e, bounds, torch.empty(3, 64, 32)) for b in (False, True)]
+    scorers = [make_scorer("transe", norm, bf16=b) for b in (False, True)]
+    out = [scorer.pairs(q, e, bounds, torch.empty(3, 64, 32)) for scorer in scorers]
     assert ((out[0] - out[1]).abs() / out[0]).max() < 0.02
     grads = []
-    for b, distance in zip((False, True), out, strict=True):
+    for scorer, distance in zip(scorers, out, strict=True):
         dq, de = torch.zeros_like(q), torch.zeros_like(e)
         upstream = torch.full((len(dims), 64, 32), 0.01)
-        TransE(norm, bf16=b).pairs_backward(upstream, distance, q, e, bounds, dq, de)
+        scorer.pairs_backward(upstream, distance, q, e, bounds, dq, de)
         grads.append(torch.cat([dq.flatten(), de.flatten()]))
     assert torch.nn.functional.cosine_similarity(*grads, dim=0) > 0.999
 

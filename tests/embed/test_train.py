@@ -184,13 +184,13 @@ def test_crops_carry_the_first_coordinates_and_refuse_other_sizes(graph):
 @pytest.mark.parametrize("norm", ["l2", "l1", "l2sq"])
 def test_prefix_scores_equal_those_of_the_crop_that_a_device_loads(graph, norm, tmp_path):
     from medapps.crop.crop import load_crop
-    from medapps.embed.score import TransE
+    from medapps.embed.score import make_scorer
 
     embedding = train_med(graph, small(epochs=2, norm=norm))
     head, relation, tail = graph.test.T
     query = torch.tensor(embedding.entities[head] + embedding.relations[relation])
     target = torch.tensor(embedding.entities[tail]).unsqueeze(1)
-    distance, _ = TransE(norm).aligned(query, target, (0, *embedding.dims))
+    distance, _ = make_scorer("transe", norm).aligned(query, target, (0, *embedding.dims))
     for i, dim in enumerate(embedding.dims):
         embedding.crop(dim).save(tmp_path / str(dim))
         crop, spec = load_crop(tmp_path / str(dim)), embedding.specs[i]

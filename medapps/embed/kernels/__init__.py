@@ -1,0 +1,1 @@
+"""How a query meets an entity: all prefixes in one pass, with gradients written out by hand."""

@@ -1,0 +1,178 @@
+"""Distances of prefixes between points: Euclidean, squared Euclidean, or sums of absolute values.
+
+S_j = |q_j|^2 + |e_j|^2 - 2 q_j . e_j     (L2; one matrix product)
+S_j = sum |q_j - e_j|                     (L1)
+D_i = sqrt(S_1 + ... + S_i)  or, for L1 and squared L2,  D_i = S_1 + ... + S_i
+
+A_j = sum_{i >= j} (dL/dD_i) (dD_i/dS)
+L2:  dq_j = a (rowsum(A_j) q_j - A_j e_j),  de_j = a (colsum(A_j) e_j - A_j^T q_j),  a = 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from medapps.embed.kernels.segments import (
+    Bounds,
+    chain_,
+    chain_back_,
+    divided_chain_back_,
+    even_width,
+    scale_segments_,
+    segment_sums,
+)
+from medapps.score.spec import EPSILON
+
+FLOOR = {torch.float32: 1e-4, torch.float64: EPSILON}
+"""Least squared distance of the expanded form: below it the float32 cancellation is all there is.
+"""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a query lies from an entity."""
+
+    norm: str = "l2"
+    bf16: bool = False
+    """Matrix products in bfloat16; sums, roots and gradients of the loss stay in float32."""
+    bounded: bool = True
+    """Distances are never negative, so exponentials of scores need no shift."""
+
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+        """Distances (n, B, K) of query (B, width) to its own entity (B, K, width), and what to
+        keep.
+        """
+        kept = query.unsqueeze(1) - entity
+        sums = segment_sums(kept.abs() if self.norm == "l1" else kept * kept, bounds)
+        chain_(sums)
+        return (sums.add_(EPSILON).sqrt_() if self.norm == "l2" else sums), kept
+
+    def aligned_backward(
+        self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
+        if self.norm == "l2":
+            grad.div_(distance)
+        elif self.norm == "l2sq":
+            grad.mul_(2)
+        chain_back_(grad)
+        kept = scale_segments_(kept.sign_() if self.norm == "l1" else kept, grad, bounds)
+        dquery = kept.squeeze(1) if kept.shape[1] == 1 else kept.sum(1)
+        return dquery, -kept
+
+    def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
+        """Distances of query (B, width) to every entity (N, width), into out (n, B, N)."""
+        if self.norm == "l1":
+            for j, (a, b) in enumerate(pairwise(bounds)):
+                out[j] = torch.cdist(query[:, a:b], entity[:, a:b], p=1.0)
+            return chain_(out)
+        left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
+        lengths = segment_sums(entity * entity, bounds)  # (n, N)
+        even = not self.bf16 and even_width(bounds)
+        if even:
+            left, right = (x.view(len(x), -1, even).transpose(0, 1) for x in (query, entity))
+            torch.baddbmm(lengths.unsqueeze(1), left, right.mT, alpha=-2, out=out)
+            chain_(out)
+        for j, (a, b) in enumerate(() if even else pairwise(bounds)):
+            if self.bf16:
+                product = left[:, a:b] @ right[:, a:b].T
+                torch.sub(lengths[j], product, alpha=2, out=out[j])
+            else:
+                torch.addmm(lengths[j], left[:, a:b], right[:, a:b].T, alpha=-2, out=out[j])
+            if j:
+                out[j].add_(out[j - 1])
+        own = chain_(segment_sums(query * query, bounds))  # (n, B)
+        out += (own.add_(EPSILON) if self.norm == "l2" else own).unsqueeze(-1)
+        out.clamp_min_(FLOOR[out.dtype])
+        return out.sqrt_() if self.norm == "l2" else out
+
+    def pairs_backward(
+        self,
+        grad: Tensor,
+        distance: Tensor,
+        query: Tensor,
+        entity: Tensor,
+        bounds: Bounds,
+        dquery: Tensor,
+        dentity: Tensor,
+    ) -> None:
+        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        if self.norm == "l1":
+            chain_back_(grad)
+            self._pairs_backward_l1(grad, query, entity, bounds, dquery, dentity)
+            return
+        if self.norm == "l2":
+            divided_chain_back_(grad, distance)  # a = 2 cancels with the 1/2 of the root
+        else:
+            chain_back_(grad.mul_(2))
+        rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
+        even = not self.bf16 and even_width(bounds)
+        if even:  # products with the long side last run several times faster
+            for x, dx, sums, product in (
+                (query, dquery, rows, (entity, grad.mT)),
+                (entity, dentity, columns, (query, grad)),
+            ):
+                cut = dx.view(len(dx), -1, even)  # (rows, n, even)
+                cut.addcmul_(x.view(len(x), -1, even), sums.T.unsqueeze(-1))
+                other = product[0].view(len(product[0]), -1, even).permute(1, 2, 0)
+                cut.sub_(torch.bmm(other, product[1]).permute(2, 0, 1))
+            return
+        a16 = grad.bfloat16() if self.bf16 else grad
+        left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
+        for j, (a, b) in enumerate(pairwise(bounds)):
+            dq, de = dquery[:, a:b], dentity[:, a:b]
+            dq.addcmul_(query[:, a:b], rows[j].unsqueeze(-1))
+            de.addcmul_(entity[:, a:b], columns[j].unsqueeze(-1))
+            if self.bf16:
+                dq -= a16[j] @ right[:, a:b]
+                de -= a16[j].T @ left[:, a:b]
+            else:
+                dq.addmm_(grad[j], entity[:, a:b], alpha=-1)
+                de.addmm_(grad[j].T, query[:, a:b], alpha=-1)
+
+    def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
+        """(n, B): how far float32 `pairs` of query and entity may be off around distance (n, B)."""
+        if self.norm == "l1":
+            return 1e-5 * distance + 1e-6
+        lengths = [
+            chain_(segment_sums(x * x, bounds)) for x in (query, entity)
+        ]  # (n, B), (n, N) squared lengths of the prefixes
+        off = 4e-6 * (lengths[0] + lengths[1].amax(-1, keepdim=True)) + 1e-9
+        if self.norm == "l2sq":
+            return off + torch.where(distance < 2 * FLOOR[torch.float32], FLOOR[torch.float32], 0.0)
+        off = off + torch.where(
+            distance.square() < 2 * FLOOR[torch.float32], FLOOR[torch.float32], 0.0
+        )
+        # D^2 +- off is D +- at most off / D, and near zero never more than sqrt(off)
+        return torch.minimum(off / distance.clamp_min(1e-9), off.sqrt())
+
+    def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
+        """(..., dim): what each coordinate adds for query and entity (..., width)."""
+        difference = query - entity
+        each = difference.abs_() if self.norm == "l1" else difference.square_()
+        return each.unflatten(-1, (dim, -1)).sum(-1)
+
+    def total(self, terms: Tensor) -> Tensor:
+        """The distance whose terms have this sum."""
+        terms = terms.clamp_min(0.0)
+        return terms.add_(EPSILON).sqrt_() if self.norm == "l2" else terms
+
+    @staticmethod
+    def _pairs_backward_l1(
+        grad: Tensor,
+        query: Tensor,
+        entity: Tensor,
+        bounds: Bounds,
+        dquery: Tensor,
+        dentity: Tensor,
+    ) -> None:
+        back = torch.ops.aten._cdist_backward
+        for j, (a, b) in enumerate(pairwise(bounds)):
+            q, e, g = query[:, a:b].contiguous(), entity[:, a:b].contiguous(), grad[j].contiguous()
+            dquery[:, a:b].add_(back(g, q, e, 1.0, g))  # p = 1 ignores the distances
+            g = g.T.contiguous()
+            dentity[:, a:b].add_(back(g, e, q, 1.0, g))

@@ -1,0 +1,81 @@
+"""Sums over segments of coordinates, and chains of them over prefixes.
+
+Coordinates are cut into segments j between neighbouring dims; a prefix i is the segments j <= i.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+Bounds = tuple[int, ...]
+"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1]."""
+FEW = 8
+"""Up to this many segments a loop beats a product with the indicator matrix."""
+
+
+@cache
+def _indicator(bounds: Bounds, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(width, segments): 1 where the column lies in the segment."""
+    out = torch.zeros(bounds[-1], len(bounds) - 1, dtype=dtype)
+    for j, (a, b) in enumerate(pairwise(bounds)):
+        out[a:b, j] = 1
+    return out.to(device)
+
+
+def even_width(bounds: Bounds) -> int:
+    """The width of all segments where they are many and equal, else 0: one batched product does."""
+    width = bounds[1]
+    even = len(bounds) - 1 > FEW and all(b - a == width for a, b in pairwise(bounds))
+    return width if even else 0
+
+
+def segment_sums(x: Tensor, bounds: Bounds) -> Tensor:
+    """(n, ...): sums of x (..., width) over each segment."""
+    if len(bounds) - 1 <= FEW:
+        return torch.stack([x[..., a:b].sum(-1) for a, b in pairwise(bounds)])
+    if even := even_width(bounds):
+        wide = x.reshape(-1, even) @ torch.ones(even, dtype=x.dtype, device=x.device)
+        wide = wide.view(*x.shape[:-1], -1)
+    else:
+        wide = x @ _indicator(bounds, x.dtype, x.device)
+    return torch.movedim(wide, -1, 0).contiguous()
+
+
+def scale_segments_(x: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
+    """Multiply segment j of x (..., width) by factor (n, ...), in place."""
+    if len(bounds) - 1 <= FEW:
+        for j, (a, b) in enumerate(pairwise(bounds)):
+            x[..., a:b].mul_(factor[j].unsqueeze(-1))
+        return x
+    wide = torch.movedim(factor, 0, -1)  # (..., n)
+    if even := even_width(bounds):
+        x.view(*wide.shape, even).mul_(wide.unsqueeze(-1))
+        return x
+    return x.mul_(wide @ _indicator(bounds, x.dtype, x.device).T)
+
+
+def chain_(x: Tensor) -> Tensor:
+    """Cumulative sum over the first axis, in place."""
+    for before, after in pairwise(x.unbind(0)):
+        after += before
+    return x
+
+
+def chain_back_(x: Tensor) -> Tensor:
+    """Reverse cumulative sum over the first axis, in place."""
+    for before, after in pairwise(reversed(x.unbind(0))):
+        after += before
+    return x
+
+
+def divided_chain_back_(x: Tensor, by: Tensor) -> Tensor:
+    """Reverse cumulative sum of x / by over the first axis, in place."""
+    x[-1].div_(by[-1])
+    rows = list(zip(x.unbind(0), by.unbind(0), strict=True))
+    for (before, _), (after, divisor) in pairwise(reversed(rows)):
+        torch.addcdiv(before, after, divisor, out=after)
+    return x
