@@ -20,7 +20,7 @@ FORBIDDEN = {
         "medapps.baselines",
         "medapps.tasks",
         "torch",
-    },  # fmt: skip
+    },
     "graph": {"medapps.embed", "medapps.crop", "medapps.baselines", "medapps.tasks", "torch"},
     "crop": {"medapps.embed", "medapps.baselines", "medapps.tasks", "torch"},
     "embed": {"medapps.baselines", "medapps.tasks"},
