@@ -27,9 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument(
-        "data", type=Path, nargs="+", help="dataset folders (with valid)"
-    )
+    parser.add_argument("data", type=Path, nargs="+", help="dataset folders (with valid)")
     parser.add_argument("--try", dest="tries", action="append", default=[], metavar="KEY=A,B")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--epochs", type=int, default=20)

@@ -49,6 +49,7 @@ def crop_stage(
     if warning:
         bench.say(f"[yellow]Warning:[/] {warning}")
     digest = source.manifest.digest if source.manifest else ""
+    training = source.manifest.parents.get("run") if source.manifest else None
     settings: dict[str, Any] = {
         "dim": choice.dim,
         "dtype": choice.dtype,
@@ -78,7 +79,9 @@ def crop_stage(
             relations=config.relations,
             about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
             config=settings,
-            parents={"source": digest} | ({"run": run.id} if run.id else {}),
+            parents={"source": digest}
+            | ({"run": run.id} if run.id else {})
+            | ({"training_run": training} if training else {}),
             force=bench.force or out is None,
         )
         seconds = time.perf_counter() - began

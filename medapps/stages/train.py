@@ -67,7 +67,8 @@ def train_stage(
                 progress=progress,
                 stop=None if stop is None else lambda: bool(stop()),
             )
-        embedding.save(folder, config=settings, parents=dict(stage.parents), force=True)
+        parents = dict(stage.parents) | ({"run": run.id} if run.id else {})
+        embedding.save(folder, config=settings, parents=parents, force=True)
         shutil.rmtree(checkpoints, ignore_errors=True)
 
     return carry_out(bench, stage, make, Embedding.load)

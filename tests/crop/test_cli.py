@@ -53,7 +53,7 @@ def workspace(tmp_path: Path) -> Path:
         graph_digest=graph.digest,
         metrics={"train_seconds": 1.5},
         about={"data": "toy"},
-    ).save(tmp_path / "w" / "embeddings" / "e", config={"seed": 0})
+    ).save(tmp_path / "w" / "embeddings" / "e", config={"seed": 0}, parents={"run": "a training"})
     return tmp_path / "w"
 
 
@@ -73,6 +73,7 @@ def test_crop_says_what_it_wrote(workspace: Path) -> None:
     crop = load_crop(folder)
     assert_sound(crop)
     assert said["tier"] == "phone" and crop.about["train_seconds"] == 1.5
+    assert crop.manifest is not None and crop.manifest.parents["training_run"] == "a training"
     assert said["sha256"] == sha256((folder / said["file"]).read_bytes()).hexdigest()
     files = [path.stat().st_size for path in folder.iterdir() if path.name != "manifest.json"]
     assert said["bytes"] == sum(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,33 @@ def test_link_prediction_ranks_every_size(tiny_dataset, tmp_path):
     triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(tmp_path / "train.parquet")
     out = run("link_prediction.py", tmp_path, "--dims", 4, 8, "--epochs", 1)
     assert "| 8 | 8 | med |" in out and "| 4 | 4 | dt |" in out and "larger ones keep" in out
+
+
+def test_recipe_search_tries_every_combination(tiny_dataset, tmp_path):
+    triples = pl.read_parquet(tiny_dataset / "skg.parquet")
+    data = tmp_path / "small"
+    data.mkdir()
+    triples[::20].write_parquet(data / "valid.parquet")
+    triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(data / "train.parquet")
+    small = ("--epochs", 1, "--triples", 50, "--set", "dims=4,8", "--workspace", tmp_path / "w")
+    out = run("recipe_search.py", data, *small, "--try", "lr=0.1,0.2", "--try", "distil=0,4")
+    assert all(f"lr={lr}/distil={kd}" in out for lr in (0.1, 0.2) for kd in (0, 4))
+
+
+def test_crop_quality_measures_every_number_type(tiny_dataset, tmp_path):
+    triples = pl.read_parquet(tiny_dataset / "skg.parquet")
+    linked, social = tmp_path / "fb15k-237", tmp_path / "ciao"
+    linked.mkdir()
+    triples[::20].write_parquet(linked / "test.parquet")
+    triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(linked / "train.parquet")
+    shutil.copytree(tiny_dataset, social)
+    labels = pl.read_parquet(social / "labels.parquet")
+    labels.rename({labels.columns[1]: "join_period"}).write_parquet(social / "labels.parquet")
+    small = ("--dims", 4, 8, "--epochs", 1, "--seeds", 1, "--limit", 50, "--no-track")
+    out = run("crop_quality.py", "--data", tmp_path, "--workspace", tmp_path / "w", *small)
+    for name in ("fb15k237", "ciao"):
+        table = pl.read_csv(tmp_path / "w" / f"crop_quality_{name}.csv")
+        assert table.select("dim", "dtype").rows() == [
+            (dim, kind) for dim in (4, 8) for kind in ("float32", "float16", "int8")
+        ]
+    assert "ndcg" in out
