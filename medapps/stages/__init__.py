@@ -8,7 +8,7 @@ from medapps.stages.compare import compare_stage
 from medapps.stages.crop import crop_stage
 from medapps.stages.graph import graph_stage, log_graph
 from medapps.stages.rank import rank_stage
-from medapps.stages.tasks import label_stage, recommend_stage
+from medapps.stages.tasks import label_stage, recommend_stage, reference_stage
 from medapps.stages.train import train_stage
 from medapps.stages.vectors import Vectors, control_vectors, crop_vectors, find_vectors
 
@@ -28,5 +28,6 @@ __all__ = [
     "log_graph",
     "rank_stage",
     "recommend_stage",
+    "reference_stage",
     "train_stage",
 ]

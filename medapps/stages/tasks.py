@@ -12,12 +12,14 @@ from medapps.graph.beside import read_interactions, read_labels
 from medapps.graph.tables import find_table
 from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
+from medapps.stages.origin import Origin
 from medapps.stages.vectors import Vectors
-from medapps.store import file_digest
+from medapps.store import digest_of, file_digest
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
     from medapps.tasks.config import LabelConfig, RecommendConfig
+    from medapps.tasks.study import Study
 
 Save = Callable[..., None]
 
@@ -72,19 +74,11 @@ def recommend_stage(
     keep_model: bool = True,
 ) -> tuple[Report, Path]:
     """Recommend products; the model is kept as recommenders/<name of the report's folder>."""
-    import polars as pl
-
-    negatives = find_table(interactions.parent, ["test_negatives"])
-    parents = {"interactions": file_digest(interactions)}
-    if negatives is not None:
-        parents["negatives"] = file_digest(negatives)
 
     def work(run: Run) -> tuple[Report, Save]:
         from medapps.tasks.recommend import train_recommender
-        from medapps.tasks.study import prepare
 
-        own = pl.read_parquet(negatives) if negatives else None
-        problem = prepare(read_interactions(interactions), config, own)
+        problem = _problem(interactions, config)
         done = train_recommender(vectors.source, problem, config, seeds=seeds, run=run, data=data)
         return done.report, done.model.save
 
@@ -94,11 +88,64 @@ def recommend_stage(
         "recommend",
         vectors,
         config.plain() | {"seeds": list(seeds)},
-        parents,
+        _recommend_inputs(interactions),
         data,
         work,
         "recommender" if keep_model else None,
     )
+
+
+def reference_stage(
+    bench: Bench,
+    name: str,
+    interactions: Path,
+    config: RecommendConfig,
+    *,
+    data: str,
+    seed: int,
+) -> tuple[Report, Path]:
+    """Recommend products by popularity, ALS or BPR, which know no graph, on the same split."""
+
+    def work(run: Run) -> tuple[Report, Save | None]:
+        from medapps.tasks.recommend import reference_report
+
+        problem = _problem(interactions, config)
+        report = reference_report(name, problem, config, seeds=(seed,), data=data)
+        run.metrics(report.metrics)
+        return report, None
+
+    kept = ("core", "own_split", "cold_share", "bad_ratings", "sampled_negatives", "few")
+    settings = {key: value for key, value in config.plain().items() if key in kept}
+    return _task_stage(
+        bench,
+        "recommend",
+        "recommend",
+        Vectors(None, Origin(name, 0, digest_of(name), seed)),
+        settings | {"seeds": [seed]},
+        _recommend_inputs(interactions),
+        data,
+        work,
+        None,
+    )
+
+
+def _recommend_inputs(interactions: Path) -> dict[str, str]:
+    """Digests of the interactions and, where a data set has its own negatives, of those."""
+    inputs = {"interactions": file_digest(interactions)}
+    if (negatives := find_table(interactions.parent, ["test_negatives"])) is not None:
+        inputs["negatives"] = file_digest(negatives)
+    return inputs
+
+
+def _problem(interactions: Path, config: RecommendConfig) -> Study:
+    """The split that every method sees."""
+    import polars as pl
+
+    from medapps.tasks.study import prepare
+
+    negatives = find_table(interactions.parent, ["test_negatives"])
+    own = pl.read_parquet(negatives) if negatives else None
+    return prepare(read_interactions(interactions), config, own)
 
 
 def _task_stage(
@@ -109,7 +156,7 @@ def _task_stage(
     settings: dict[str, Any],
     inputs: dict[str, str],
     data: str,
-    work: Callable[[Run], tuple[Report, Save]],
+    work: Callable[[Run], tuple[Report, Save | None]],
     model_kind: str | None,
     tags: dict[str, object] | None = None,
 ) -> tuple[Report, Path]:
@@ -136,7 +183,7 @@ def _task_stage(
             "parents": dict(stage.parents),
             "force": True,
         }
-        if model_kind is not None:
+        if model_kind is not None and save is not None:
             kept = bench.workspace.folder(model_kind, stage.key)
             save(kept, **given)
             if model_kind == "recommender":

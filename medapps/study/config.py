@@ -10,10 +10,12 @@ from medapps.config import Config
 
 Method = Literal[
     "med", "dt", "ext", "ext-l", "ext-v", "pca", "bkd", "ta", "dualde", "iterde",
-    "none", "random", "shuffled", "oracle",
+    "none", "random", "shuffled", "oracle", "popularity", "als", "bpr",
 ]  # fmt: skip
 CONTROLS: frozenset[str] = frozenset({"none", "random", "shuffled", "oracle"})
 """Methods that only the tasks know: no vector, noise, somebody else's vector, the planted truth."""
+REFERENCES: frozenset[str] = frozenset({"popularity", "als", "bpr"})
+"""Recommenders that know neither graph nor network."""
 
 
 class StudyTask(Config):

@@ -22,9 +22,10 @@ from medapps.stages import (
     label_stage,
     rank_stage,
     recommend_stage,
+    reference_stage,
     train_stage,
 )
-from medapps.study.config import CONTROLS, StudyData, StudyTask
+from medapps.study.config import CONTROLS, REFERENCES, StudyData, StudyTask
 from medapps.study.plan import dims_of, methods_of, tasks_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class Measuring:
             return
         for dim in dims:
             self._go_on()
+            if method in REFERENCES:
+                yield self._refer(method, seed)
+                continue
             vectors = self._vectors(method, dim, seed)
             yield from self._label(vectors) if task.task == "label" else self._recommend(vectors)
 
@@ -106,6 +110,16 @@ class Measuring:
             data=self.graph.name,
             seeds=self._seeds(vectors),
             keep_model=False,
+        )[1]
+
+    def _refer(self, name: str, seed: int) -> Path:
+        return reference_stage(
+            self.bench,
+            name,
+            table_file(Path(self.graph.source), "interactions"),
+            self.settings.recommend,
+            data=self.graph.name,
+            seed=seed,
         )[1]
 
     def _seeds(self, vectors: Vectors) -> tuple[int, ...]:

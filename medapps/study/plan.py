@@ -6,10 +6,10 @@ from typing import Any
 
 from medapps.config import validate
 from medapps.settings import Settings
-from medapps.study.config import CONTROLS, StudyConfig, StudyData, StudyTask
+from medapps.study.config import CONTROLS, REFERENCES, StudyConfig, StudyData, StudyTask
 
-SIZELESS = frozenset({"none", "oracle"})
-"""Controls that are the same at every size."""
+SIZELESS = REFERENCES | {"none", "oracle"}
+"""Controls and references that are the same at every size."""
 
 
 def settings_for(settings: Settings, item: StudyData) -> Settings:
@@ -32,12 +32,12 @@ def tasks_of(study: StudyConfig, item: StudyData) -> tuple[StudyTask, ...]:
 
 
 def methods_of(study: StudyConfig, task: StudyTask) -> tuple[str, ...]:
-    """The methods of a task: controls have no triples to rank, and no vectors no labels."""
+    """The methods of a task: controls have no triples to rank, references only recommend."""
     methods = task.methods or study.methods
     if task.task == "rank":
-        return tuple(method for method in methods if method not in CONTROLS)
+        return tuple(m for m in methods if m not in CONTROLS | REFERENCES)
     if task.task == "label":
-        return tuple(method for method in methods if method != "none")
+        return tuple(m for m in methods if m not in REFERENCES | {"none"})
     return methods
 
 

@@ -20,7 +20,7 @@ TINY = {
     "study": {
         "name": "tiny",
         "data": [{"synth": "tiny"}],
-        "methods": ["med", "pca", "none", "shuffled", "oracle"],
+        "methods": ["med", "pca", "none", "shuffled", "oracle", "popularity", "als"],
         "tasks": [{"task": "label", "dims": [8]}, {"task": "recommend", "dims": [4]}],
         "seeds": [0, 1],
         "repeats": 2,
@@ -54,7 +54,9 @@ def test_every_method_is_measured_at_its_sizes(finished):
     label = {("label", method, 8) for method in ("med", "pca", "shuffled", "oracle")}
     products = {("recommend", method, 4) for method in TINY["study"]["methods"]}
     assert found == label | products
-    assert {row.seeds for row in done.comparison.rows} == {4}  # two trainings, two repetitions
+    seeds = {row.method: row.seeds for row in done.comparison.rows}
+    assert (seeds.pop("popularity"), seeds.pop("als")) == (2, 2)
+    assert set(seeds.values()) == {4}  # two trainings, two repetitions
 
 
 def test_second_run_skips_every_stage_within_seconds(finished):
