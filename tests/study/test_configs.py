@@ -15,7 +15,8 @@ from medapps.study.plan import dims_of, methods_of, quick, settings_for, tasks_o
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))
 PROMISED = {
-    "demo", "paper", "fb15k237", "wn18rr", "skg_table", "ncf_ml1m", "baselines_fb15k237"
+    "demo", "paper", "fb15k237", "wn18rr", "skg_table", "ncf_ml1m", "baselines_fb15k237",
+    "ciao", "douban_book", "blogcatalog",
 }  # fmt: skip
 
 
