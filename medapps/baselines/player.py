@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ class View:
     """(2B + shared negatives, width): sources, targets, negatives."""
     related: Tensor
     query: Tensor
-    kept: Tensor
+    kept: Any
+    """What the scorer wants back."""
     positive: Tensor
     """(1, B, 1): distances of the positives."""
     negative: Tensor

@@ -1,11 +1,19 @@
 """How far float16 or int8 vectors can move a score: a bound that holds for every triple.
 
-A distance moves no more than its ends do. With u_h, u_t the largest error of a coordinate of head
-and tail (`quantize.coordinate_error`) and w numbers per entity:
+With u_h, u_t the largest error of a number of head and tail (`quantize.coordinate_error`) and w
+numbers per entity, head and tail move by e_h, e_t <= sqrt(w) u. Where the query moves as its source
+does (kernels "distance" and "moduli"), a distance moves no more than its ends:
 
-    l1    |dD| <= w (u_h + u_t)
-    l2    |dD| <= sqrt(w) (u_h + u_t) =: b
-    l2sq  |dD| <= b (2 sqrt(D) + b)
+    l1, moduli   |dD| <= w (u_h + u_t)
+    l2           |dD| <= e_h + e_t =: b
+    l2sq         |dD| <= b (2 sqrt(D) + b)
+
+A product multiplies by a relation, no number of an end by more than L, the largest sum of absolute
+values in a coordinate of the relation; PairRE (kernel "paired") does so with ends of length one,
+which move by at most 2 e / |end|:
+
+    product      |dD| <= L (e_h |t| + |h| e_t + e_h e_t)
+    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b, squared as above
 
 The score moves by c |dD|; relations stay float32. A last part in a million covers float32 sums.
 """
@@ -15,27 +23,36 @@ from __future__ import annotations
 import numpy as np
 
 from medapps.crop.quantize import coordinate_error
-from medapps.crop.score import SCORES, ScoreSpec
+from medapps.score.rules import RULES
+from medapps.score.spec import ScoreSpec
 
 _ROUNDING = np.float32(4e-6)
+_LEAST = np.float32(1e-12)
 
 
 def score_error(
     head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec, dtype: str
 ) -> np.ndarray:
     """float32 (k,): bound on |score in `dtype` - score in float32|; rows float32 (k, w)."""
-    width = head.shape[1]
-    moved = coordinate_error(head, dtype) + coordinate_error(tail, dtype)
-    exact = SCORES[spec.scorer](head, relation, tail, spec)
+    rule = RULES[spec.scorer]
+    kernel, root = rule.KERNELS[spec.norm], np.sqrt(np.float32(head.shape[1]))
+    moved = [root * coordinate_error(end, dtype) for end in (head, tail)]
+    exact = rule.score(head, relation, tail, spec)
     distance = (np.float32(spec.margin) - exact) / np.float32(spec.scale)
-    if spec.norm == "l1":
-        change = width * moved
-    else:
-        change = np.sqrt(np.float32(width)) * moved
-        if spec.norm == "l2sq":
-            change = change * (2 * np.sqrt(np.maximum(distance, 0)) + change)
+    lengths = [np.sqrt(np.square(end).sum(1)) for end in (head, tail)]
+    dim = head.shape[1] // rule.REALS[0]
+    factor = np.abs(relation).reshape(len(relation), dim, -1).sum(2).max(1, initial=0)  # L
     sizes = np.abs(head).sum(1) + np.abs(relation).sum(1) + np.abs(tail).sum(1)
+    if kernel == "product":
+        change = factor * (moved[0] * lengths[1] + lengths[0] * moved[1] + moved[0] * moved[1])
+        sizes = factor * lengths[0] * lengths[1]
+    elif kernel == "paired":
+        shares = [e / np.maximum(x, _LEAST) for e, x in zip(moved, lengths, strict=True)]
+        change, sizes = 2 * factor * (shares[0] + shares[1]), factor
+    else:
+        change = (root if spec.norm in ("l1", "moduli") else 1) * (moved[0] + moved[1])
     if spec.norm == "l2sq":
+        change = change * (2 * np.sqrt(np.maximum(distance, 0)) + change)
         sizes = np.square(sizes)
     rounding = _ROUNDING * (np.float32(spec.scale) * sizes + np.abs(exact) + abs(spec.margin))
     return (np.float32(spec.scale) * change + rounding).astype(np.float32)

@@ -67,7 +67,7 @@ class MedConfig(Config):
     init_norm: PositiveFloat = 1.0
     """Expected length of a full vector at the start."""
 
-    margin: PositiveFloat | tuple[PositiveFloat, ...] = 4.0
+    margin: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 4.0
     """Margin of the score, one for all dims or one per dim."""
     temperature: NonNegativeFloat = 2.0
     """w2: how sharply negatives are weighted by their score."""

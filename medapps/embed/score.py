@@ -7,18 +7,28 @@ s_i   = m_i - c_i D_i                     (margin m_i and scale c_i belong to th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from medapps.embed.kernels.distance import Distance
 from medapps.embed.kernels.kernel import Kernel
+from medapps.embed.kernels.moduli import Moduli
+from medapps.embed.kernels.paired import Paired
+from medapps.embed.kernels.product import Product
 from medapps.embed.kernels.segments import Bounds, scale_segments_, segment_sums
 from medapps.score.rules import RULES, Rule
 
 __all__ = ["Bounds", "Scorer", "bounds_of", "make_scorer", "scale_segments_", "segment_sums"]
 
-KERNELS = {"distance": Distance}
+KERNELS: dict[str, Callable[..., Kernel]] = {
+    "distance": Distance,
+    "moduli": Moduli,
+    "paired": Paired,
+    "product": Product,
+}
 
 
 @dataclass(frozen=True)
@@ -60,12 +70,12 @@ class Scorer:
         """Write the gradients of source and relation rows."""
         self.rule.query_backward(dquery, source, relation, side, dsource, drelation)
 
-    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Any]:
         """Distances (n, B, K) of query (B, q) to its own entity (B, K, width), and what to keep."""
         return self.kernel.aligned(query, entity, bounds)
 
     def aligned_backward(
-        self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
+        self, grad: Tensor, distance: Tensor, kept: Any, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
         """Gradients of query (B, q) and entity (B, K, width); overwrites grad and kept."""
         return self.kernel.aligned_backward(grad, distance, kept, bounds)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from medapps.score import transe
+from medapps.score import complex, distmult, pairre, rotate, simple, simple_openke, transe
 from medapps.score.spec import ScoreSpec
 
 if TYPE_CHECKING:
@@ -66,4 +66,10 @@ class Rule(Protocol):
 
 RULES: dict[str, Rule] = {
     "transe": transe,
+    "rotate": rotate,
+    "pairre": pairre,
+    "simple": simple,
+    "simple_openke": simple_openke,
+    "distmult": distmult,
+    "complex": complex,
 }

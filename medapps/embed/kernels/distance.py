@@ -16,12 +16,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from medapps.embed.kernels.products import products, products_backward
 from medapps.embed.kernels.segments import (
     Bounds,
+    add_scaled_,
     chain_,
     chain_back_,
     divided_chain_back_,
-    even_width,
     scale_segments_,
     segment_sums,
 )
@@ -70,21 +71,8 @@ class Distance:
             for j, (a, b) in enumerate(pairwise(bounds)):
                 out[j] = torch.cdist(query[:, a:b], entity[:, a:b], p=1.0)
             return chain_(out)
-        left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
         lengths = segment_sums(entity * entity, bounds)  # (n, N)
-        even = not self.bf16 and even_width(bounds)
-        if even:
-            left, right = (x.view(len(x), -1, even).transpose(0, 1) for x in (query, entity))
-            torch.baddbmm(lengths.unsqueeze(1), left, right.mT, alpha=-2, out=out)
-            chain_(out)
-        for j, (a, b) in enumerate(() if even else pairwise(bounds)):
-            if self.bf16:
-                product = left[:, a:b] @ right[:, a:b].T
-                torch.sub(lengths[j], product, alpha=2, out=out[j])
-            else:
-                torch.addmm(lengths[j], left[:, a:b], right[:, a:b].T, alpha=-2, out=out[j])
-            if j:
-                out[j].add_(out[j - 1])
+        products(query, entity, bounds, out, alpha=-2.0, add=lengths, bf16=self.bf16)
         own = chain_(segment_sums(query * query, bounds))  # (n, B)
         out += (own.add_(EPSILON) if self.norm == "l2" else own).unsqueeze(-1)
         out.clamp_min_(FLOOR[out.dtype])
@@ -110,29 +98,10 @@ class Distance:
         else:
             chain_back_(grad.mul_(2))
         rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
-        even = not self.bf16 and even_width(bounds)
-        if even:  # products with the long side last run several times faster
-            for x, dx, sums, product in (
-                (query, dquery, rows, (entity, grad.mT)),
-                (entity, dentity, columns, (query, grad)),
-            ):
-                cut = dx.view(len(dx), -1, even)  # (rows, n, even)
-                cut.addcmul_(x.view(len(x), -1, even), sums.T.unsqueeze(-1))
-                other = product[0].view(len(product[0]), -1, even).permute(1, 2, 0)
-                cut.sub_(torch.bmm(other, product[1]).permute(2, 0, 1))
-            return
-        a16 = grad.bfloat16() if self.bf16 else grad
-        left, right = (query.bfloat16(), entity.bfloat16()) if self.bf16 else (query, entity)
-        for j, (a, b) in enumerate(pairwise(bounds)):
-            dq, de = dquery[:, a:b], dentity[:, a:b]
-            dq.addcmul_(query[:, a:b], rows[j].unsqueeze(-1))
-            de.addcmul_(entity[:, a:b], columns[j].unsqueeze(-1))
-            if self.bf16:
-                dq -= a16[j] @ right[:, a:b]
-                de -= a16[j].T @ left[:, a:b]
-            else:
-                dq.addmm_(grad[j], entity[:, a:b], alpha=-1)
-                de.addmm_(grad[j].T, query[:, a:b], alpha=-1)
+        add_scaled_(dquery, query, rows, bounds)
+        add_scaled_(dentity, entity, columns, bounds)
+        ends = (query, entity, bounds, dquery, dentity)
+        products_backward(grad, *ends, alpha=-1.0, bf16=self.bf16)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): how far float32 `pairs` of query and entity may be off around distance (n, B)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -20,11 +20,11 @@ class Kernel(Protocol):
     def bounded(self) -> bool:
         """Distances are never negative, so exponentials of scores need no shift."""
 
-    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Any]:
         """Distances (n, B, K) of query (B, q) to its own entity (B, K, width), and what to keep."""
 
     def aligned_backward(
-        self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
+        self, grad: Tensor, distance: Tensor, kept: Any, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
         """Gradients of query (B, q) and entity (B, K, width); overwrites grad and kept."""
 

@@ -58,6 +58,17 @@ def scale_segments_(x: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
     return x.mul_(wide @ _indicator(bounds, x.dtype, x.device).T)
 
 
+def add_scaled_(x: Tensor, y: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
+    """Add segment j of y (k, width) times factor (n, k) to x, in place."""
+    if even := even_width(bounds):
+        y = y.view(len(y), -1, even)
+        x.view(len(x), -1, even).addcmul_(y, factor.T.unsqueeze(-1))
+        return x
+    for j, (a, b) in enumerate(pairwise(bounds)):
+        x[:, a:b].addcmul_(y[:, a:b], factor[j].unsqueeze(-1))
+    return x
+
+
 def chain_(x: Tensor) -> Tensor:
     """Cumulative sum over the first axis, in place."""
     for before, after in pairwise(x.unbind(0)):

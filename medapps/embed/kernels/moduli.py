@@ -1,0 +1,116 @@
+"""Sums of moduli of complex differences, RotatE's published distance.
+
+    D_i = sum_{k < d_i} m_k,  m_k = sqrt(x_k^2 + y_k^2),  x + iy = q - e
+    dq_k = A_k (x_k, y_k) / m_k,  A_k = sum of dL/dD_i over the prefixes i that hold coordinate k
+
+No matrix product gives this: every pair of query and entity is worked through coordinate by
+coordinate, in blocks that stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from medapps.embed.kernels.segments import (
+    Bounds,
+    chain_,
+    chain_back_,
+    scale_segments_,
+    segment_sums,
+)
+from medapps.score.spec import EPSILON
+
+BLOCK = 2**16
+"""Complex numbers that are worked on at a time."""
+
+
+@dataclass(frozen=True)
+class Moduli:
+    """The sum of the absolute values of complex differences."""
+
+    norm: str = "moduli"
+    bf16: bool = False
+    """Has no matrix products to do in bfloat16."""
+    bounded: bool = True
+
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+        """D (n, B, K) of query (B, width) and its own entity (B, K, width); keeps differences."""
+        kept = query.unsqueeze(1) - entity
+        return chain_(segment_sums(_moduli(kept), _complex(bounds))), kept
+
+    def aligned_backward(
+        self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
+        factor = _moduli(kept).reciprocal_()
+        scale_segments_(factor, chain_back_(grad), _complex(bounds))
+        kept.view(*factor.shape, 2).mul_(factor.unsqueeze(-1))
+        return kept.sum(1), -kept
+
+    def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
+        """D of query (B, width) and every entity (N, width), into out (n, B, N)."""
+        for start, stop in _blocks(query, entity):
+            x, y = _apart(query[start:stop], entity)
+            modulus = x.mul_(x).addcmul_(y, y).add_(EPSILON).sqrt_()  # (b, N, d)
+            out[:, start:stop] = segment_sums(modulus, _complex(bounds))
+        return chain_(out)
+
+    def pairs_backward(
+        self,
+        grad: Tensor,
+        distance: Tensor,
+        query: Tensor,
+        entity: Tensor,
+        bounds: Bounds,
+        dquery: Tensor,
+        dentity: Tensor,
+    ) -> None:
+        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        chain_back_(grad)
+        for start, stop in _blocks(query, entity):
+            x, y = _apart(query[start:stop], entity)
+            factor = (x * x).addcmul_(y, y).add_(EPSILON).rsqrt_()
+            scale_segments_(factor, grad[:, start:stop], _complex(bounds))
+            for part, difference in enumerate((x, y)):
+                difference.mul_(factor)
+                dquery[start:stop, part::2].add_(difference.sum(1))
+                dentity[:, part::2].sub_(difference.sum(0))
+
+    def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
+        """(n, B): sums of positive numbers lose little."""
+        return 1e-5 * distance + 1e-6 * (len(_complex(bounds)) + bounds[-1]) ** 0.5
+
+    def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
+        """(..., dim): what each coordinate adds for query and entity (..., width)."""
+        return _moduli(query - entity)
+
+    def total(self, terms: Tensor) -> Tensor:
+        """The sum itself."""
+        return terms
+
+
+def _complex(bounds: Bounds) -> Bounds:
+    """Bounds in complex coordinates."""
+    return tuple(bound // 2 for bound in bounds)
+
+
+def _moduli(difference: Tensor) -> Tensor:
+    """(..., d) of interleaved complex numbers (..., 2d)."""
+    return difference.square().unflatten(-1, (-1, 2)).sum(-1).add_(EPSILON).sqrt_()
+
+
+def _apart(query: Tensor, entity: Tensor) -> tuple[Tensor, Tensor]:
+    """Real and imaginary parts (b, N, d) of all differences."""
+    parts = (x[:, part::2].contiguous() for part in (0, 1) for x in (query, entity))
+    a, b, c, d = parts
+    return a.unsqueeze(1) - b, c.unsqueeze(1) - d
+
+
+def _blocks(query: Tensor, entity: Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges of queries whose differences fit the cache."""
+    size = max(1, 2 * BLOCK // max(1, entity.numel()))
+    for start in range(0, len(query), size):
+        yield start, min(start + size, len(query))
