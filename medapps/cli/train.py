@@ -15,7 +15,10 @@ def train(
     job: Job,
     kg: Annotated[Path, typer.Option("--kg", help="Triples: a file or a dataset folder.")],
     dims: Annotated[str | None, typer.Option(help="Ascending sizes, e.g. 10,100,500.")] = None,
-    scorer: Annotated[str | None, typer.Option(help="How a triple is scored.")] = None,
+    scorer: Annotated[
+        str | None,
+        typer.Option(help="How a triple is scored: transe, rotate, pairre, simple, complex, ..."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the triples.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
     add_interactions: Annotated[

@@ -29,9 +29,10 @@ DIMS = (4, 8, 16)
 
 def settings(name: str, norm: str, **changes) -> MedConfig:
     given = {"scorer": name, "norm": norm, "dims": DIMS, "batch": 64, "chunk": 32, "threads": 1}
-    if name in ("transe", "rotate"):
+    if make_scorer(name, norm).bounded:
         given |= {"margin": 1.0}
-    return MedConfig(**(given | {"negatives": 32, "epochs": 3, "lr": 0.1} | changes))
+    lr = 0.3 if name == "pairre" else 0.1
+    return MedConfig(**(given | {"negatives": 32, "epochs": 3, "lr": lr} | changes))
 
 
 @cache
@@ -68,11 +69,8 @@ def test_each_size_equals_the_stand_alone_model_that_a_device_loads(name, norm, 
 def test_ranks_equal_brute_force_over_the_crop(name, norm):
     graph, embedding = trained(name, norm)
     crop, triples = embedding.crop(8), graph.test
-    every, known = (
-        np.arange(len(graph.entities)),
-        np.concatenate([graph.train, graph.valid, triples]),
-    )
-    known = {tuple(t) for t in known.tolist()}
+    every = np.arange(len(graph.entities))
+    known = {tuple(t) for part in (graph.train, graph.valid, triples) for t in part.tolist()}
     reciprocal = []
     for h, r, t in triples.tolist():
         for side in (0, 2):
