@@ -11,8 +11,10 @@ import numpy as np
 
 from medapps.arrays import open_arrays
 from medapps.graph.ids import IdMap
+from medapps.graph.known import KnownTriples
 from medapps.store import Manifest, digest_of, read_manifest, writing
 
+__all__ = ["Graph", "KnownTriples"]
 SPLITS = ("train", "valid", "test")
 
 
@@ -84,61 +86,11 @@ class Graph:
     @cached_property
     def known(self) -> KnownTriples:
         """Every triple of all splits, indexed for filtering."""
-        return KnownTriples.of(
-            np.concatenate([self.train, self.valid, self.test]), len(self.entities)
-        )
-
-    @cached_property
-    def known_train(self) -> KnownTriples:
-        """The training triples, indexed for filtering sampled negatives."""
-        return KnownTriples.of(self.train, len(self.entities))
+        parts = [part for part in (self.train, self.valid, self.test) if len(part)]
+        triples = np.concatenate(parts) if len(parts) > 1 else self.train
+        return KnownTriples.of(triples, len(self.entities))
 
 
 def content_digest(manifest: Manifest) -> str:
     """Digest of what a graph holds, wherever its source folder lies."""
     return digest_of({name: entry["sha256"] for name, entry in manifest.files.items()})
-
-
-@dataclass(frozen=True)
-class KnownTriples:
-    """Answers "which tails does (h, r) have, which heads does (r, t) have" from sorted arrays."""
-
-    tail_keys: np.ndarray
-    """int64 (n,), ascending: (relation * entities + head) of every triple."""
-    tails: np.ndarray
-    """int32 (n,): the tails in the order of `tail_keys`, ascending within a key."""
-    head_keys: np.ndarray
-    heads: np.ndarray
-    entities: int
-
-    @classmethod
-    def of(cls, triples: np.ndarray, entities: int) -> KnownTriples:
-        head, relation, tail = (triples[:, i] for i in range(3))
-        by_head = relation.astype(np.int64) * entities + head
-        by_tail = relation.astype(np.int64) * entities + tail
-        order = np.lexsort((tail, by_head))
-        back = np.lexsort((head, by_tail))
-        return cls(by_head[order], tail[order], by_tail[back], head[back], entities)
-
-    def spans(
-        self, entity: np.ndarray, relation: np.ndarray, side: str
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(answers, starts, stops): the known answers of query i are answers[starts[i]:stops[i]].
-
-        `side` is "tail" when (head, relation) is given and tails are asked, else "head".
-        """
-        keys = self.tail_keys if side == "tail" else self.head_keys
-        wanted = np.asarray(relation, np.int64) * self.entities + entity
-        answers = self.tails if side == "tail" else self.heads
-        starts = np.searchsorted(keys, wanted, "left")
-        return answers, starts, np.searchsorted(keys, wanted, "right")
-
-    def pairs(
-        self, entity: np.ndarray, relation: np.ndarray, side: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(query, answer): every known answer of every query, flat."""
-        answers, starts, stops = self.spans(entity, relation, side)
-        lengths = stops - starts
-        query = np.repeat(np.arange(len(starts)), lengths)
-        first = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-        return query, answers[np.arange(len(query)) + first]
