@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import mmap
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,8 @@ _DTYPE_OF = {name: np.dtype(dtype) for dtype, name in _NAME_OF.items()} | {
     "BF16": np.dtype("uint16")
 }
 _HEADER_LIMIT = 100_000_000
+PIECE = 64 * 2**20
+"""Bytes that are written at a time."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,32 @@ class Blocks:
 
 def bfloat16(bits: np.ndarray) -> Blocks:
     """uint16 bit patterns as an array that other tools read as bfloat16."""
-    return Blocks(bits.shape, "uint16", [bits], "BF16")
+    return Blocks(bits.shape, "uint16", _pieces(bits), "BF16")
 
 
 def widened(bits: np.ndarray) -> np.ndarray:
     """float32 of the bit patterns of bfloat16."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def forget(array: np.ndarray) -> None:
+    """Give the pages of a mapped file back to the system, which reads them again when needed."""
+    if not isinstance(array, np.memmap) or array.mode not in ("r", "r+"):
+        return
+    block = getattr(array, "_mmap", None)
+    if block is not None and hasattr(mmap, "MADV_DONTNEED"):
+        block.madvise(mmap.MADV_DONTNEED)
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Rows of a large array, a piece at a time, so that a mapped one is never whole in memory."""
+    step = max(1, PIECE // max(1, array[:1].nbytes))
+    if array.ndim == 0 or len(array) <= step:
+        yield array
+        return
+    for start in range(0, len(array), step):
+        yield array[start : start + step]
+        forget(array)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
@@ -77,7 +100,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name, array in arrays.items():
-            pieces = array.pieces if isinstance(array, Blocks) else [array]
+            pieces = array.pieces if isinstance(array, Blocks) else _pieces(array)
             written = 0
             for piece in pieces:
                 data = np.ascontiguousarray(piece, dtype=array.dtype)

@@ -31,7 +31,11 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16 products.")] = None,
     table: Annotated[
-        str | None, typer.Option(help="fp32, or bf16 vectors in half the memory.")
+        str | None,
+        typer.Option(help="fp32; bf16 in half the memory; mmap: in a file, for any size."),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory to stay within, such as 4GiB (mmap).")
     ] = None,
 ) -> Result:
     """Train one croppable embedding; every prefix in --dims is a model of its own."""
@@ -43,6 +47,7 @@ def train(
             "train.device": device,
             "train.precision": precision,
             "train.table": table,
+            "train.memory": memory,
             "graph.add_interactions": add_interactions,
             "graph.inverse": inverse or None,
         }

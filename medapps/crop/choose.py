@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from medapps.crop.budget import fit_budget, parse_bytes
+from medapps.crop.budget import fit_budget
 from medapps.crop.crop import Crop
 from medapps.crop.export import chosen_rows
 from medapps.crop.prefix import Croppable
@@ -15,6 +15,7 @@ from medapps.crop.quantize import DTYPES
 from medapps.crop.retention import retention_curve, smallest_keeping
 from medapps.crop.tiers import CropConfig, find_tier, tier_of
 from medapps.errors import MedappsError
+from medapps.sizes import parse_bytes
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import torch
 
 from medapps.crop.score import ScoreSpec
 from medapps.embed.config import MedConfig
+from medapps.embed.mapped import working_table
 from medapps.embed.med import SubModels, shares
 from medapps.embed.optim import make_optimiser
 from medapps.embed.score import Scorer, bounds_of
 from medapps.embed.step import Tables, Tiers
-from medapps.embed.table import start_table
+from medapps.embed.table import blank, fill, start_table
 from medapps.errors import MedappsError
 
 
@@ -23,20 +27,24 @@ def make_tables(
     device: torch.device,
     *,
     begin: int = 0,
+    folder: Path | None = None,
 ) -> Tables:
     """Start values and fresh optimisers, whose segments are those of the dims.
 
-    `entities` rows of that table from `begin` on; all relations.
+    `entities` rows of that table from `begin` on; all relations. Working files are in `folder`.
     """
     cuts = [scorer.widths(dim) for dim in config.dims]
     lengths = scorer.rule.lengths(config.init_norm, config.dims[-1])
     kind = torch.bfloat16 if config.table == "bf16" else torch.float32
-    e = start_table(seed, 0, entities, cuts[-1][0], lengths[0], device, kind, begin=begin)
+    fresh = partial(working_table, folder) if config.table == "mmap" else None
+    shape = (entities, cuts[-1][0])
+    e = fresh(shape) if fresh else blank(shape, device, kind)
+    fill(e, seed, 0, lengths[0], begin=begin)
     r = start_table(seed, 1, relations, cuts[-1][1], lengths[1], device)
     return Tables(
         e,
         r,
-        make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts)), seed=seed),
+        make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts)), seed=seed, fresh=fresh),
         make_optimiser(config.optimiser, r, (0, *(cut[1] for cut in cuts))),
     )
 

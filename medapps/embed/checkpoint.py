@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from medapps.arrays import Blocks, bfloat16, open_arrays
+from medapps.arrays import Blocks, bfloat16, forget, open_arrays
 from medapps.embed.rounding import as_numpy, as_tensor
 from medapps.errors import MedappsError
 from medapps.store import MANIFEST, read_manifest, writing
@@ -74,6 +74,8 @@ def load_checkpoint(folder: Path, tensors: dict[str, Tensor], identity: dict[str
             raise MedappsError(f"The checkpoint {folder} holds no {name} of this training's size.")
         for first in range(0, len(tensor), 65536):  # in pieces: no second copy of a large table
             tensor[first : first + 65536] = as_tensor(arrays[name][first : first + 65536])
+            forget(arrays[name])
+            forget(as_numpy(tensor))
     return Counters(**manifest.about["counters"])
 
 

@@ -20,8 +20,11 @@ from pydantic import (
 
 from medapps.config import Config
 from medapps.score.rules import RULES
+from medapps.sizes import parse_bytes
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+DEFAULT_MEMORY = "4GiB"
+"""Of a table in a file."""
 OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
@@ -113,9 +116,13 @@ class MedConfig(Config):
     valid_candidates: PositiveInt = 100_000
     """Above this many entities a validation ranks among a sample of this size."""
 
-    table: Literal["fp32", "bf16"] = "fp32"
-    """How entity vectors are kept: float32, or bfloat16 with stochastic rounding in half the
-    memory.
+    table: Literal["fp32", "bf16", "mmap"] = "fp32"
+    """How entity vectors are kept: float32; bfloat16 with stochastic rounding in half the memory;
+    or float32 in a file, of which two partitions at a time are in memory.
+    """
+    memory: str | None = None
+    """Memory that the training may take, such as 4GiB, which is what null means for table mmap;
+    other tables then may take what is free.
     """
     precision: Literal["fp32", "bf16"] = "fp32"
     """Number type of the matrix products."""
@@ -165,11 +172,23 @@ class MedConfig(Config):
             raise ValueError(
                 "rotate_at needs optimiser adagrad: only its state survives a rotation"
             )
+        if self.memory is not None:
+            parse_bytes(self.memory, "memory")
+        if self.table == "mmap" and self.rotate_at is not None:
+            raise ValueError("rotate_at needs the whole table in memory: use table fp32 or bf16")
+        if self.table == "mmap" and self.device == "cuda":
+            raise ValueError("table mmap is for the CPU: use device cpu")
         if self.table != "fp32" and self.optimiser == "adam":
             raise ValueError(
                 f"table {self.table} needs optimiser adagrad or lazy_adam: adam moves every row"
             )
         return self
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The limit in bytes."""
+        text = self.memory or (DEFAULT_MEMORY if self.table == "mmap" else None)
+        return None if text is None else parse_bytes(text, "memory")
 
     @property
     def margins(self) -> tuple[float, ...]:

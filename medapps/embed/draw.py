@@ -37,7 +37,7 @@ def start_rows(
     return out
 
 
-def shuffled(positions: np.ndarray, total: int, seed: int, epoch: int) -> np.ndarray:
+def shuffled(positions: np.ndarray, total: int, seed: int, epoch: int, part: int = 0) -> np.ndarray:
     """int64: where a random permutation of range(total) sends `positions`, without building it.
 
     A Feistel network over the grid (a, b) with a * b >= total; the few images beyond `total` walk
@@ -45,7 +45,7 @@ def shuffled(positions: np.ndarray, total: int, seed: int, epoch: int) -> np.nda
     """
     a = max(1, int(np.ceil(np.sqrt(total))))
     b = -(-total // a)
-    keys = stream(seed, ORDER, epoch).integers(1, 2**63, 6, np.uint64) | np.uint64(1)
+    keys = stream(seed, ORDER, epoch, part).integers(1, 2**63, 6, np.uint64) | np.uint64(1)
     out = np.asarray(positions, np.uint64)
     out = _round_trip(out, np.uint64(a), np.uint64(b), keys)
     while (beyond := out >= total).any():

@@ -1,19 +1,25 @@
-"""Memory: what a training needs, what there is, and an allocator that keeps its pages."""
+"""Memory and disk: what a training needs, what there is, and an allocator that keeps its pages."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import resource
+import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from medapps.embed.config import MedConfig
 from medapps.embed.optim import state_bytes
 from medapps.errors import MedappsError
+from medapps.graph.known import known_bytes, making_bytes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _KEEP = 2**30
+BASE = 400 * 2**20
+"""Memory of the program and its libraries before it holds anything."""
+MOST_PARTITIONS = 1024
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -72,6 +78,26 @@ def needed_bytes(
     """Bytes by purpose that a training takes beyond the graph itself."""
     rows = entities + relations
     tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
+    optimiser = state_bytes(config.optimiser, rows, width, len(config.dims))
+    known = known_bytes(triples, entities) if config.filter_known else 0
+    needed = {
+        "tables": tables,
+        "optimiser": optimiser,
+        "best state": tables if best_in_memory else 0,
+        "step": step_bytes(entities, width, config),
+        "known triples": known + (32 * triples if config.subsampling else 0),
+    }
+    if config.table == "mmap":
+        plan = plan_mapped(entities, relations, width, triples, config)
+        resident = 2 if plan.partitions > 1 else 1
+        needed["tables"] = tables * resident // plan.partitions
+        needed["optimiser"] = optimiser * resident // plan.partitions
+        needed["known triples"] = needed["known triples"] if plan.filter_known else 0
+    return needed
+
+
+def step_bytes(entities: int, width: int, config: MedConfig) -> int:
+    """Bytes of the buffers of a step."""
     shared = config.negative_mode == "shared"
     drawn = -(-config.batch // config.chunk) * config.negatives
     touched = 2 * config.batch + (
@@ -79,14 +105,42 @@ def needed_bytes(
     )
     scores = len(config.dims) * config.chunk * config.negatives
     small = min(scores, 2**19) if config.negative_norm == "per_positive" else scores
-    known = 24 * triples if config.filter_known else 0
-    return {
-        "tables": tables,
-        "optimiser": state_bytes(config.optimiser, rows, width, len(config.dims)),
-        "best state": tables if best_in_memory else 0,
-        "step": 4 * (4 * touched * width + 6 * config.batch * width + 5 * small),
-        "known triples": known + (4 * triples if config.subsampling else 0),
-    }
+    return 4 * (4 * touched * width + 6 * config.batch * width + 5 * small)
+
+
+@dataclass(frozen=True)
+class MappedPlan:
+    """How a table in a file is cut, so that what is in memory stays within the limit."""
+
+    partitions: int
+    filter_known: bool
+    """False where the index of known triples would take too much of the limit."""
+
+
+def plan_mapped(
+    entities: int, relations: int, width: int, triples: int, config: MedConfig
+) -> MappedPlan:
+    """The fewest partitions that fit; depends on the sizes and the config alone."""
+    limit = config.memory_bytes
+    assert limit is not None
+    fixed = BASE + step_bytes(entities, width, config) + entities
+    known = known_bytes(triples, entities) if config.filter_known else 0
+    keep = known <= (limit - fixed) / 4 and known + making_bytes(triples) <= limit - BASE
+    fixed += known if keep else 0
+    row = 4 * width + state_bytes(config.optimiser, 1, width, len(config.dims))
+    count = 1
+    while count <= MOST_PARTITIONS:
+        resident, pairs = (2, count * (count - 1) // 2) if count > 1 else (1, 1)
+        ends = 12 * triples / pairs + 12 * triples * resident / count
+        if fixed + resident * -(-entities // count) * row + ends <= limit:
+            return MappedPlan(count, config.filter_known and keep)
+        count = count + 1 if count < 32 else count + count // 16
+    least = fixed + 2 * (row * entities + 12 * triples) / MOST_PARTITIONS
+    raise MedappsError(
+        f"{limit / 2**30:.2f} GiB are too little for this training even with the table in a file: "
+        f"{BASE / 2**30:.2f} go to the program, {(fixed - BASE) / 2**30:.2f} to a step.",
+        fix=f"Give it --memory {least / 2**30 + 0.05:.1f}GiB or more.",
+    )
 
 
 def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) -> int:
@@ -96,6 +150,9 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     """
     total = sum(needed.values())
     free = available_bytes()
+    limit = None if config.table == "mmap" else config.memory_bytes
+    if limit is not None:
+        free = min(free or limit, limit)
     if free is None or total * processes <= 0.95 * free:
         return total
     needed = {name: size * processes for name, size in needed.items()}
@@ -104,13 +161,50 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
     if config.table == "fp32":
         lower.append("--table bf16")
+    if config.table != "mmap" and processes == 1:
+        lower.append("--table mmap")
     if config.optimiser != "adagrad":
         lower.append("--set train.optimiser=adagrad")
     if needed["best state"]:
         lower.append("--set train.patience=null")
     if config.filter_known:
         lower.append("--set train.filter_known=false")
+    word = "are free" if limit is None or free < limit else "are allowed"
     raise MedappsError(
-        f"Training needs {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB are free.",
+        f"Training needs {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB {word}.",
         fix="What lowers it: " + "; ".join(lower) + ".",
+    )
+
+
+def needed_disk(
+    entities: int, relations: int, width: int, triples: int, config: MedConfig
+) -> dict[str, int]:
+    """Bytes by purpose that a training writes: a checkpoint exists twice while it is replaced."""
+    rows = entities + relations
+    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
+    state = tables + state_bytes(config.optimiser, rows, width, len(config.dims))
+    copies = 2 + (2 if config.patience is not None else 0)
+    return {
+        "checkpoints": copies * state,
+        "working files": state + 12 * triples if config.table == "mmap" else 0,
+        "embedding": tables,
+    }
+
+
+def check_disk(needed: dict[str, int], folder: Path, config: MedConfig) -> None:
+    """Refuse a training whose files do not fit on the disk of `folder`."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free, total = shutil.disk_usage(place).free, sum(needed.values())
+    if total <= free:
+        return
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
+    lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
+    if config.table != "bf16":
+        lower.append("--table bf16")
+    raise MedappsError(
+        f"Training writes up to {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB are "
+        f"free on the disk of {folder}.",
+        fix="Free some space, choose another --workspace, or: " + "; ".join(lower) + ".",
     )

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from medapps.embed.config import MedConfig
-from medapps.embed.draw import NEGATIVES, shuffled, stream
+from medapps.embed.draw import NEGATIVES, stream
+from medapps.embed.order import Order, Ranges, Shuffle
 from medapps.graph.graph import KnownTriples
 
 
@@ -53,6 +54,7 @@ class Sampler:
     entities: int
     config: MedConfig
     seed: int
+    order: Order
     known: KnownTriples | None = None
     """Needed where config.filter_known."""
     weight: np.ndarray | None = None
@@ -70,13 +72,13 @@ class Sampler:
     @property
     def steps(self) -> int:
         """Batches in an epoch; the last one may be short."""
-        return -(-len(self.triples) // self.config.batch)
+        return self.order.steps
 
     def batch(self, epoch: int, step: int) -> Batch:
         """The positives of this step, or this sampler's part of them, and their negatives."""
         size = self.config.batch
-        places = np.arange(step * size, min((step + 1) * size, len(self.triples)))
-        rows = shuffled(places, len(self.triples), self.seed, epoch)
+        rows = self.order.rows(epoch, step)
+        ranges, span = self.order.entities(epoch, step), self.order.span(epoch, step)
         count = len(rows)
         first, last = self._range(count)
         triples = self.triples[rows[first:last]]
@@ -91,7 +93,7 @@ class Sampler:
             stop = min(start + self.config.chunk, count)
             side = "tail" if (turn + i) % 2 == 0 else "head"
             given, asked = (0, 2) if side == "tail" else (2, 0)
-            negatives = self._draw(draws, stop - start)  # all parts draw the same
+            negatives = self._draw(draws, stop - start, ranges, span)  # all parts draw the same
             begin, end = max(start, first), min(stop, last)
             if begin >= end:
                 continue
@@ -119,17 +121,21 @@ class Sampler:
         units, (part, of) = -(-count // unit), self.part
         return min(count, part * units // of * unit), min(count, (part + 1) * units // of * unit)
 
-    def _draw(self, draws: np.random.Generator, positives: int) -> np.ndarray:
+    def _draw(
+        self, draws: np.random.Generator, positives: int, ranges: Ranges, span: tuple[int, int]
+    ) -> np.ndarray:
         """Uniform entities, the first `degree_share` of them replaced by ends of random triples."""
         n = self.config.negatives
         shared = self.config.negative_mode == "shared"
         shape = (n,) if shared else (positives, n)
-        out = draws.integers(0, self.entities, shape, np.int32)
+        out = draws.integers(0, sum(last - first for first, last in ranges), shape, np.int32)
+        if ranges != ((0, self.entities),):
+            out = across(ranges, out)
         popular = round(self.config.degree_share * n)
         if popular:
             shape = (*shape[:-1], popular)
             ends = draws.integers(0, 2, shape, np.int32) * 2
-            out[..., :popular] = self.triples[draws.integers(0, len(self.triples), shape), ends]
+            out[..., :popular] = self.triples[draws.integers(*span, shape), ends]
         return out
 
     def _masked(
@@ -156,6 +162,14 @@ class Sampler:
         rows = np.arange(len(source))[:, None]
         keys = query.astype(np.int64) * self.entities + answer  # ascending: queries, then answers
         return np.flatnonzero(np.isin(rows * np.int64(self.entities) + negatives, keys))
+
+
+def across(ranges: Ranges, numbers: np.ndarray) -> np.ndarray:
+    """int32: entities of disjoint ranges, counted through from the first range to the last."""
+    first, last = np.array(ranges).T
+    ends = np.cumsum(last - first)
+    which = np.searchsorted(ends, numbers, "right")
+    return (numbers + (last - ends)[which]).astype(np.int32)
 
 
 def subsampling_weights(triples: np.ndarray, entities: int) -> np.ndarray:
@@ -185,9 +199,11 @@ def sampler_of(
     seed: int,
     known: KnownTriples | None,
     part: tuple[int, int] = (0, 1),
+    order: Order | None = None,
 ) -> Sampler:
     """A sampler with what the config asks for; `known` is the index of the training triples."""
+    order = order or Shuffle(len(triples), entities, config.batch, seed)
     weight = subsampling_weights(triples, entities) if config.subsampling else None
     one_way = one_way_relations(triples, entities) if config.own_answer else None
     known = known if config.filter_known else None
-    return Sampler(triples, entities, config, seed, known, weight, one_way, part)
+    return Sampler(triples, entities, config, seed, order, known, weight, one_way, part)

@@ -13,7 +13,9 @@ kinds of tables need not know which optimiser it belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,16 +58,24 @@ class Optimiser:
 
 
 def make_optimiser(
-    name: str, table: Tensor, bounds: Bounds | None = None, *, seed: int = 0
+    name: str,
+    table: Tensor,
+    bounds: Bounds | None = None,
+    *,
+    seed: int = 0,
+    fresh: Callable[[tuple[int, int]], Tensor] | None = None,
 ) -> Optimiser:
-    """Fresh state for `table`, whose columns are cut at `bounds` (one segment when None)."""
+    """Fresh state for `table`, whose columns are cut at `bounds` (one segment when None).
+
+    `fresh` makes the zeros of the state.
+    """
     bounds = bounds or (0, table.shape[1])
+    fresh = fresh or partial(blank, device=table.device)
     if name == "adagrad":
-        square = torch.zeros(len(table), len(bounds) - 1, device=table.device)
-        return Optimiser(name, {"square": square}, bounds, seed)
+        return Optimiser(name, {"square": fresh((len(table), len(bounds) - 1))}, bounds, seed)
     shape = (table.shape[0], table.shape[1])
     kind = torch.promote_types(table.dtype, torch.float32)
-    moments = {key: blank(shape, table.device).to(kind) for key in ("first", "second")}
+    moments = {key: fresh(shape).to(kind) for key in ("first", "second")}
     return Optimiser(name, moments, bounds, seed)
 
 

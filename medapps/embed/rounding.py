@@ -35,7 +35,10 @@ def add_rows(table: Tensor, ids: Tensor, move: Tensor, seed: int, count: int) ->
 
 
 def as_numpy(table: Tensor) -> np.ndarray:
-    """The table without a copy; bfloat16 as bit patterns in uint16."""
+    """The table without a copy; bfloat16 as bit patterns in uint16, a working file as its map."""
+    mapped = getattr(table, "mapped", None)
+    if mapped is not None:
+        return mapped
     table = table.detach().cpu()
     if table.dtype == torch.bfloat16:
         return table.view(torch.int16).numpy().view(np.uint16)

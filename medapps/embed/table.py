@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from medapps.arrays import forget
 from medapps.embed.draw import start_rows
+from medapps.embed.rounding import as_numpy
 
 HUGE = 64 * 2**20
 """Tables from this many bytes on ask the system for large pages."""
@@ -46,11 +48,17 @@ def start_table(
     """Rows from `begin` on of a table of start values, drawn block by block; bfloat16 takes the
     nearest.
     """
-    table = blank((rows, width), device, dtype)
-    for first in range(0, rows, 4096):
-        count = min(4096, rows - first)
-        values = start_rows(seed, which, begin + first, count, width, size)
+    return fill(blank((rows, width), device, dtype), seed, which, size, begin=begin)
+
+
+def fill(table: Tensor, seed: int, which: int, size: float, *, begin: int = 0) -> Tensor:
+    """Write the start values of rows from `begin` on into a table; a working file stays on disk."""
+    for first in range(0, len(table), 4096):
+        count = min(4096, len(table) - first)
+        values = start_rows(seed, which, begin + first, count, table.shape[1], size)
         table[first : first + count] = torch.from_numpy(values)
+        if hasattr(table, "mapped"):
+            forget(as_numpy(table))
     return table
 
 

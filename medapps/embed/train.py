@@ -14,13 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medapps.arrays import forget
+from medapps.embed.arrange import arrange
 from medapps.embed.build import make_tables, make_tiers, pick_device, specs_of
 from medapps.embed.checkpoint import Counters, has_checkpoint
 from medapps.embed.config import MedConfig
 from medapps.embed.draw import HOLDOUT, SUBMODELS, stream
 from medapps.embed.embedding import Embedding
+from medapps.embed.mapped import WorkingSet
 from medapps.embed.med import Weights, step_w3
-from medapps.embed.memory import check_memory, keep_pages, needed_bytes, peak_rss_bytes
+from medapps.embed.memory import (
+    check_disk,
+    check_memory,
+    keep_pages,
+    needed_bytes,
+    needed_disk,
+    peak_rss_bytes,
+)
 from medapps.embed.negatives import sampler_of
 from medapps.embed.peers import ALONE, Peers
 from medapps.embed.rank import mean_mrr
@@ -30,7 +40,7 @@ from medapps.embed.score import make_scorer
 from medapps.embed.step import PHASES, Clock, Step, Tiers
 from medapps.embed.sweep import rank_tables
 from medapps.errors import Interrupted, MedappsError
-from medapps.graph.graph import Graph, KnownTriples
+from medapps.graph.graph import Graph
 from medapps.tracking import NO_RUN, Run
 
 LOOK = 16
@@ -61,6 +71,7 @@ def train_med(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     peers: Peers = ALONE,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Embedding:
     """Train every prefix of config.dims together; equal seeds give equal tables.
 
@@ -75,7 +86,7 @@ def train_med(
     try:
         with torch.no_grad():
             return _Training(
-                graph, config, seed, run, checkpoint_dir, resume, progress, stop, peers
+                graph, config, seed, run, checkpoint_dir, resume, progress, stop, peers, say
             ).run()
     finally:
         torch.set_num_threads(threads)
@@ -95,6 +106,7 @@ class _Training:
         progress: Callable[[Progress], None] | None,
         stop: Callable[[], bool] | None,
         peers: Peers,
+        say: Callable[[str], None],
     ) -> None:
         keep_pages()
         self.graph, self.config, self.seed, self.track = graph, config, seed, run
@@ -106,11 +118,20 @@ class _Training:
         entities, relations = len(graph.entities), len(graph.relations)
         best_in_memory = config.patience is not None and folder is None
         first, last = peers.shard(entities)
-        needed = needed_bytes(
-            last - first, relations, width, len(self.train), config, best_in_memory=best_in_memory
-        )
+        sizes = last - first, relations, width, len(self.train)
+        needed = needed_bytes(*sizes, config, best_in_memory=best_in_memory)
         self.needed = peers.agree(lambda: check_memory(needed, config, peers.neighbours))
-        known = KnownTriples.of(self.train, entities) if config.filter_known else None
+        if self.folder is not None:
+            writes = needed_disk(*sizes, config)
+            peers.agree(partial(check_disk, writes, self.folder, config))
+        elif config.table == "mmap" and config.patience is not None:
+            raise MedappsError("A table in a file needs checkpoint_dir to keep its best state.")
+        if config.table == "mmap" and peers.world > 1:
+            raise MedappsError("--table mmap and --distributed exclude each other.")
+        arranged = arrange(self.train, (entities, relations, width), config, seed, self.folder)
+        self.train, self.order = arranged.triples, arranged.order
+        if arranged.note:
+            say(arranged.note)
         self.tables = make_tables(  # after the index, whose making takes more than it keeps
             config,
             self.scorer,
@@ -119,12 +140,17 @@ class _Training:
             seed,
             pick_device(config.device),
             begin=first,
+            folder=self.folder,
         )
+        mapped = [self.tables.entities, *self.tables.entity_optimiser.state.values()]
+        self.working = WorkingSet(mapped) if config.table == "mmap" else None
         self.clock = Clock()
         weights = Weights.of(config, bounded=self.scorer.bounded)
         self.step = Step(self.scorer, weights, self.tables, clock=self.clock, peers=peers)
         part = peers.rank, peers.world
-        self.sampler = sampler_of(self.train, entities, config, seed, known, part)
+        self.sampler = sampler_of(
+            self.train, entities, config, seed, arranged.known, part, self.order
+        )
         self.at = Counters(w3=config.w3)
         self.best: dict[str, Tensor] | None = None
         self.identity = {
@@ -159,7 +185,7 @@ class _Training:
                 now = perf_counter()
                 stop, save = self.peers.any(
                     self.stop is not None and self.stop(),
-                    now - self.saved > config.checkpoint_seconds,
+                    now - self.saved > max(config.checkpoint_seconds, 20 * self.saving),
                 )
                 if stop:
                     self._stopped()
@@ -177,6 +203,8 @@ class _Training:
     def _update(self, total: int, turn: int) -> None:
         config, at = self.config, self.at
         self.clock.mark(None)
+        if self.working is not None:
+            self._move_working_set()
         batch = self.sampler.batch(at.epoch, at.step)
         self.clock.mark("sample")
         learned = config.dlw in ("literal", "normalised", "uncertainty")
@@ -196,6 +224,14 @@ class _Training:
             if learned and len(tiers.dims) == len(config.dims):
                 at.w3 = step_w3(config.dlw, at.w3, ei, config.dims, config.w3_lr)
         at.step, at.count = at.step + 1, at.count + 1
+
+    def _move_working_set(self) -> None:
+        assert self.working is not None
+        ranges = self.order.entities(self.at.epoch, self.at.step)
+        if ranges != self.working.ranges:
+            self.working.move(ranges)
+            forget(self.train)
+            forget(self.graph.train)
 
     def _active(self, turn: int) -> Tiers:
         """The sub-models of this step."""
@@ -232,7 +268,11 @@ class _Training:
         """MRR of every size on the validation triples; keeps the best state if patience is set."""
         config, at = self.config, self.at
         graph = self.graph
-        sample = len(graph.entities) > config.valid_candidates
+        among = config.valid_candidates
+        if self.working is not None:  # every row that is looked at takes its pages
+            self.working.clear()
+            among = min(among, self.needed // 4 // (4 * self.tables.entities.shape[1] + 2**13))
+        sample = len(graph.entities) > among
         ranks = rank_tables(
             self.tables.entities,
             self.tables.relations,
@@ -240,10 +280,12 @@ class _Training:
             specs_of(config),
             self.valid,
             graph.known,
-            candidates=config.valid_candidates if sample else None,
+            candidates=among if sample else None,
             seed=self.seed,
             peers=self.peers,
         )
+        if self.working is not None:
+            self.working.clear()
         mrr = mean_mrr(ranks)
         mean = float(np.mean(list(mrr.values())))
         prefix = "valid_sampled_mrr" if sample else "valid_mrr"
@@ -324,9 +366,8 @@ class _Training:
         }
         if len(self.valid):
             metrics |= {"best_valid_mrr": at.best_mrr, "best_epoch": float(at.best_epoch)}
-        self.track.metrics(
-            {name: metrics[name] for name in ("train_seconds", "peak_rss_bytes")}, at.epoch
-        )
+        logged = ("train_seconds", "peak_rss_bytes")
+        self.track.metrics({name: metrics[name] for name in logged}, at.epoch)
         return Embedding(
             entities=as_numpy(tables["entities"]),
             relations=tables["relations"].cpu().numpy(),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from medapps.arrays import forget
+
 AT_ONCE = 2**22
 """Triples that are sorted at a time, so that no int64 copy of all of them is made."""
 
@@ -76,8 +78,13 @@ class KnownTriples:
 
 
 def known_bytes(triples: int, entities: int) -> int:
-    """Bytes of the index when the triples are in order, and of the largest piece in its making."""
-    return 6 * triples + 8 * entities + triples + 32 * min(triples, _at_once(triples))
+    """Bytes of the index when the triples are in order."""
+    return 6 * triples + 8 * entities
+
+
+def making_bytes(triples: int) -> int:
+    """Bytes that making the index takes for a while: a mask and the keys of a piece."""
+    return triples + 32 * min(triples, _at_once(triples))
 
 
 def _first_at_least(
@@ -114,6 +121,7 @@ def _side(triples: np.ndarray, given: int, asked: int, entities: int) -> Side:
         part = slice(int(offsets[first]), int(offsets[stop]))
         rest, answers[part] = np.divmod(keys, entities)
         relations[part] = rest % kinds
+        forget(triples)
     return Side(offsets, relations, answers)
 
 
@@ -124,6 +132,7 @@ def _at_once(triples: int) -> int:
 def _pieces(triples: np.ndarray) -> Iterator[np.ndarray]:
     for start in range(0, len(triples), AT_ONCE):
         yield triples[start : start + AT_ONCE]
+        forget(triples)
 
 
 def _in_order(triples: np.ndarray, given: int, asked: int) -> bool:
@@ -136,6 +145,7 @@ def _in_order(triples: np.ndarray, given: int, asked: int) -> bool:
             if (tie & (after < before)).any():
                 return False
             tie &= after == before
+        forget(triples)
     return True
 
 

@@ -66,6 +66,7 @@ def train_stage(
                 resume=resume,
                 progress=progress,
                 stop=None if stop is None else lambda: bool(stop()),
+                say=bench.say,
             )
         parents = dict(stage.parents) | ({"run": run.id} if run.id else {})
         embedding.save(folder, config=settings, parents=parents, force=True)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from medapps.config import resolve, validate
-from medapps.crop.budget import crop_bytes, fit_budget, parse_bytes
+from medapps.crop.budget import crop_bytes, fit_budget
 from medapps.crop.crop import Crop
 from medapps.crop.dims import check_dim
 from medapps.crop.export import chosen_rows, export_crop
@@ -21,6 +21,7 @@ from medapps.crop.score import ScoreSpec
 from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.sizes import parse_bytes
 from tests.crop.conftest import make_crop
 
 

@@ -94,7 +94,7 @@ def test_degree_share_follows_degrees():
     star = graph.train.copy()
     star[: len(star) // 2, 2] = 7  # entity 7 is in half of the triples
     config = MedConfig(dims=(4,), batch=64, chunk=64, negatives=200, degree_share=0.5)
-    draw = Sampler(star, 49, config, 0)
+    draw = sampler_of(star, 49, config, 0, None)
     drawn = np.concatenate([draw.batch(0, s).chunks[0].negatives for s in range(draw.steps)])
     popular = 0.5 * (star[:, [0, 2]] == 7).mean() + 0.5 / 49
     assert (drawn == 7).mean() == pytest.approx(popular, abs=0.03)
