@@ -81,7 +81,7 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, optimiser):
 
 
 def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path):
-    graph, longer = make_graph(12), {"epochs": 15, "filter_known": False}
+    graph, longer = make_graph(12), {"epochs": 40, "filter_known": False}
     inside = train_med(graph, CONFIG.model_copy(update=longer | {"table": "fp32"}))
     one = train_med(graph, CONFIG.model_copy(update=longer))
     assert np.array_equal(one.entities, inside.entities)
@@ -89,7 +89,7 @@ def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path)
     assert plan_mapped(144, 6, 16, len(graph.train), few).partitions >= 3
     mapped = train_med(graph, few).save(tmp_path / "saved")
     mrr = [rank_embedding(e, graph)[1]["dims"]["16"]["mrr"] for e in (mapped, inside)]
-    assert mrr[0] > 0.9 * mrr[1] > 0.15
+    assert mrr[0] > 0.9 * mrr[1] > 0.25
 
 
 def test_what_was_decided_is_said():
