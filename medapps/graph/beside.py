@@ -52,11 +52,6 @@ def read_interactions(path: str | Path, graph: Graph | None = None) -> pl.DataFr
     return table
 
 
-def repeated_pairs(interactions: pl.DataFrame) -> int:
-    """Rows whose (user, item) occurred before."""
-    return len(interactions) - interactions.select(pl.struct("user", "item").n_unique()).item()
-
-
 def known_users(folder: Path) -> pl.Series | None:
     """Users named by labels or interactions beside a graph; None when neither is there."""
     columns = []

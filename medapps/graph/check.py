@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.beside import read_interactions, read_labels, repeated_pairs
+from medapps.graph.beside import read_interactions, read_labels
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.leaks import held_out_in_graph, label_leaks
@@ -197,16 +197,17 @@ def _interactions(
         problems.append(Problem("error", "interactions", str(error), file=file.name))
         return {"items": 0, "interactions": 0}
     problems += _strangers(table, "user", file.name, graph)
-    again = repeated_pairs(table)
+    parted = leave_one_out(table)
+    again = len(table) - len(parted)
     if again:
         rows = (~table.select(pl.struct("user", "item").is_first_distinct()).to_series()).arg_true()
         text = f"{again:,} rows of {file.name} repeat a user and item; the latest counts"
         shown = tuple(row + 1 for row in rows[:_SHOWN].to_list())
         problems.append(Problem("warning", "repeated", text, again, shown, file.name))
-    if not (leave_one_out(table)["split"] == "test").any():
+    if not (parted["split"] == "test").any():
         text = f"no user of {file.name} can be tested: nobody has two interactions"
         problems.append(Problem("warning", "nothing_to_test", text, file=file.name))
-    found = held_out_in_graph(graph, table)
+    found = held_out_in_graph(graph, parted)
     if len(found):
         user, item, split, relation = found.row(0)
         text = (

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 
 from medapps.graph.graph import Graph
-from medapps.graph.split import leave_one_out
 
 SURE = 0.98
 """A relation that tells a label this often tells it; friends of a kind do not come near."""
 LEAST_USERS = 20
 MOST_CLASSES = 1000
-_AT_ONCE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,26 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
     user is judged by the others), or nearly all users that have the relation share one class.
     """
     user = graph.entities.ids(labels["user"])
-    classes = {
-        name: frame for name in labels.columns[1:] if len(frame := _classes(user, labels[name]))
-    }
+    columns = {}
+    for name in labels.columns[1:]:
+        frame = _classes(user, labels[name])
+        if len(frame):
+            columns[name] = np.full(len(graph.entities), -1, np.int32)
+            columns[name][frame["user"].to_numpy()] = frame["label"].to_numpy()
     leaks: list[Leak] = []
-    for links in _links(graph):
-        for column, frame in classes.items():
-            known = links.join(frame, on="user")
-            common = float(np.bincount(frame["label"].to_numpy()).max() / len(frame))
-            leaks += _by_neighbour(known, graph, column) + _by_having(known, graph, column, common)
+    if not columns:
+        return leaks
+    for relation, rows in _by_relation(graph):
+        name = str(graph.relations.names(np.array([relation]))[0])
+        for column, label in columns.items():
+            for tell, how in (
+                (_by_neighbour, "users with the same neighbour share it"),
+                (_by_having, "nearly all its users share it"),
+            ):
+                ways = (tell(rows[:, a], rows[:, b], label) for a, b in ((0, 2), (2, 0)))
+                told = next((way for way in ways if way is not None), None)
+                if told is not None:
+                    leaks.append(Leak(name, column, *told, how))
     return sorted(leaks, key=lambda leak: (leak.column, leak.relation))
 
 
@@ -61,63 +71,79 @@ def _classes(user: np.ndarray, values: pl.Series) -> pl.DataFrame:
     return known if usable else frame
 
 
-def _links(graph: Graph) -> Iterator[pl.DataFrame]:
-    """(user, relation, direction, neighbour) of all training triples, some relations at once."""
-    relation = graph.train[:, 1]
-    batch = np.cumsum(np.bincount(relation, minlength=len(graph.relations))) // _AT_ONCE
-    for number in np.unique(batch):
-        rows = graph.train[batch[relation] == number] if batch[-1] else graph.train
-        ahead = pl.DataFrame({"user": rows[:, 0], "relation": rows[:, 1], "other": rows[:, 2]})
-        back = ahead.select(user="other", relation="relation", other="user")
-        yield pl.concat([ahead.with_columns(ahead=True), back.with_columns(ahead=False)])
+def _by_relation(graph: Graph) -> Iterator[tuple[int, np.ndarray]]:
+    """The training triples of one relation after the other."""
+    few = len(graph.relations) < 2**15
+    relation = graph.train[:, 1].astype(np.int16 if few else np.int32)
+    order = np.argsort(relation, kind="stable")
+    ends = np.cumsum(np.bincount(relation, minlength=len(graph.relations)))
+    for number, (start, stop) in enumerate(pairwise([0, *ends.tolist()])):
+        if stop > start:
+            yield number, graph.train[order[start:stop]]
 
 
-def _by_neighbour(known: pl.DataFrame, graph: Graph, column: str) -> list[Leak]:
-    """A user's label guessed as the commonest among the other users with the same neighbour."""
-    key = ["relation", "ahead", "other"]
-    counts = known.group_by(*key, "label").len("votes")
-    best = counts.group_by(key).agg(
-        first=pl.col("votes").max(),
-        second=pl.col("votes").top_k(2).min() * (pl.len() > 1),
-        total=pl.col("votes").sum(),
-        winner=pl.col("label").sort_by("votes").last(),
-    )
-    judged = known.join(best.filter(pl.col("total") > 1), on=key).with_columns(
-        right=(pl.col("label") == pl.col("winner")) & (pl.col("first") - 1 > pl.col("second"))
-    )
-    found = judged.group_by("relation", "ahead").agg(
-        accuracy=pl.col("right").mean(), users=pl.col("user").n_unique()
-    )
-    found = found.filter((pl.col("accuracy") >= SURE) & (pl.col("users") >= LEAST_USERS))
-    return _leaks(found, graph, column, "users with the same neighbour share it")
+def _by_neighbour(
+    user: np.ndarray, other: np.ndarray, label: np.ndarray
+) -> tuple[int, float] | None:
+    """A user's label guessed as the commonest among the other users with the same neighbour.
+
+    A guess is right where the user's class has, without this user, more votes than any other; so
+    all votes of the first class of a neighbour are right, or none.
+    """
+    of_user = label[user]
+    keys = other[of_user >= 0] * np.int64(label.max() + 1) + of_user[of_user >= 0]
+    keys, votes = _runs(np.sort(keys))  # one per neighbour and class
+    if not len(keys):
+        return None
+    neighbour = keys // (label.max() + 1)
+    starts = np.flatnonzero(np.append(True, neighbour[1:] != neighbour[:-1]))
+    total, first = np.add.reduceat(votes, starts), np.maximum.reduceat(votes, starts)
+    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(votes))))
+    winner = votes == first[group]
+    tie = np.add.reduceat(winner, starts, dtype=np.int64) > 1
+    second = np.maximum.reduceat(np.where(winner, 0, votes), starts)
+    second[tie] = first[tie]
+    judged = total > 1
+    accuracy = first[judged & (first - 1 > second)].sum() / max(1, total[judged].sum())
+    if accuracy < SURE:
+        return None
+    seen = np.zeros(len(label), bool)
+    seen[neighbour[starts[judged]]] = True
+    users = len(np.unique(user[(of_user >= 0) & seen[other]]))
+    return (users, float(accuracy)) if users >= LEAST_USERS else None
 
 
-def _by_having(known: pl.DataFrame, graph: Graph, column: str, common: float) -> list[Leak]:
+def _by_having(user: np.ndarray, other: np.ndarray, label: np.ndarray) -> tuple[int, float] | None:
     """A label that nearly all users of a relation share, though it is not that common."""
-    people = known.unique(["user", "relation", "ahead"])
-    counts = people.group_by("relation", "ahead", "label").len("votes")
-    found = counts.group_by("relation", "ahead").agg(
-        accuracy=pl.col("votes").max() / pl.col("votes").sum(), users=pl.col("votes").sum()
-    )
-    sure = (pl.col("accuracy") >= SURE) & (pl.col("users") >= LEAST_USERS)
+    has = np.zeros(len(label), bool)
+    has[user] = True
+    votes = np.bincount(label[has & (label >= 0)])
+    users = int(votes.sum())
+    if users < LEAST_USERS or votes.max() < SURE * users:
+        return None
+    every = np.bincount(label[label >= 0])
     # by chance all `users` would be of the commonest class with probability common ** users
-    unlikely = pl.col("users") * np.log(common) < np.log(1e-6)
-    return _leaks(found.filter(sure & unlikely), graph, column, "nearly all its users share it")
+    unlikely = users * np.log(every.max() / every.sum()) < np.log(1e-6)
+    return (users, float(votes.max() / users)) if unlikely else None
 
 
-def _leaks(found: pl.DataFrame, graph: Graph, column: str, how: str) -> list[Leak]:
-    names = graph.relations.names(found["relation"].to_numpy())
-    rows = found.with_columns(name=names).sort("name", "ahead", descending=[False, True])
-    once = rows.unique("name", keep="first", maintain_order=True)
-    return [
-        Leak(row["name"], column, row["users"], row["accuracy"], how)
-        for row in once.iter_rows(named=True)
-    ]
+def _runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values and how often each occurs."""
+    starts = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)])
+    return ascending[starts], np.diff(np.append(starts, len(ascending)))
 
 
-def held_out_in_graph(graph: Graph, interactions: pl.DataFrame) -> pl.DataFrame:
-    """(user, item, split, relation) of held-out interactions that are training triples."""
-    held = leave_one_out(interactions).filter(pl.col("split") != "train")
+def held_out_in_graph(graph: Graph, parted: pl.DataFrame) -> pl.DataFrame:
+    """(user, item, split, relation) of held-out interactions that are training triples.
+
+    `parted` is what `leave_one_out` returns.
+    """
+    held = parted.filter(pl.col("split") != "train")
+    items = held.select("item").unique()
+    inside = items.filter(pl.Series(graph.entities.ids(items["item"]) >= 0))
+    held = held.join(inside, on="item", how="semi")
+    if held.is_empty():
+        return held.select("user", "item", "split", relation=pl.lit(""))
     user, item = graph.entities.ids(held["user"]), graph.entities.ids(held["item"])
     pairs = pl.DataFrame({"a": user, "b": item}).with_columns(
         held["user"], held["item"], held["split"]

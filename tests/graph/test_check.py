@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
+from medapps.graph import leaks
 from medapps.graph.beside import read_interactions
 from medapps.graph.check import Check, check_dataset
 from medapps.graph.leaks import label_leaks
@@ -149,17 +152,34 @@ def test_real_social_sets_have_no_leak(name: str, data: Callable[[str], Path]) -
     assert check_dataset(data(name)).errors == ()
 
 
-def test_leaks_are_the_same_when_few_relations_are_looked_at_at_once(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaks_are_named_once_per_relation(copy: Path) -> None:
     labels = pl.read_parquet(copy / "labels.parquet")
     for column in ("gender", "segment"):
         add(copy, labels.select(head="user", relation=pl.lit(f"has_{column}"), tail=column))
-    graph = read_graph(copy)
-    whole = label_leaks(graph, labels)
-    monkeypatch.setattr("medapps.graph.leaks._AT_ONCE", 100)
-    assert label_leaks(graph, labels) == whole
-    assert [(leak.column, leak.relation) for leak in whole] == [
+    told = label_leaks(read_graph(copy), labels)
+    assert [(leak.column, leak.relation) for leak in told] == [
         ("gender", "has_gender"),
         ("segment", "has_segment"),
     ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_judging_by_neighbours_equals_counting_votes(seed, monkeypatch) -> None:
+    monkeypatch.setattr(leaks, "SURE", 0.0)
+    monkeypatch.setattr(leaks, "LEAST_USERS", 1)
+    rng = np.random.default_rng(seed)
+    user, other = rng.integers(0, 40, 150), rng.integers(0, 15, 150)
+    label = rng.integers(-1, 3, 40).astype(np.int32)
+    right, judged = [], set()
+    for i in range(150):
+        votes = Counter(
+            int(label[user[j]])
+            for j in range(150)
+            if j != i and other[j] == other[i] and label[user[j]] >= 0
+        )
+        if label[user[i]] >= 0 and votes:
+            judged.add(int(user[i]))
+            own = votes.pop(int(label[user[i]]), 0)
+            right.append(own > max(votes.values(), default=0))
+    told = leaks._by_neighbour(user.astype(np.int32), other.astype(np.int32), label)
+    assert told == (len(judged), pytest.approx(np.mean(right)))
