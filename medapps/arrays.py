@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,9 +82,22 @@ def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
         forget(array)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
+@dataclass(frozen=True)
+class Hole:
+    """An array that is left out when the file is written; `fill` puts its rows in place."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    safetensors_dtype: str | None = None
+
+
+def write_arrays(
+    path: Path,
+    arrays: Mapping[str, np.ndarray | Blocks | Hole],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write named arrays to `path`; the caller makes it atomic by writing into a draft folder."""
-    header: dict[str, object] = {}
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, array in arrays.items():
         code = getattr(array, "safetensors_dtype", None) or _NAME_OF[np.dtype(array.dtype).name]
@@ -100,14 +114,32 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name, array in arrays.items():
+            begin, end = header[name]["data_offsets"]  # type: ignore[index]
+            if isinstance(array, Hole):
+                file.truncate(file.seek(end - begin, 1))
+                continue
             pieces = array.pieces if isinstance(array, Blocks) else _pieces(array)
             written = 0
             for piece in pieces:
                 data = np.ascontiguousarray(piece, dtype=array.dtype)
                 file.write(data.reshape(-1).view(np.uint8).data)
                 written += data.nbytes
-            begin, end = header[name]["data_offsets"]  # type: ignore[index]
             assert written == end - begin, f"{name}: {written} bytes came, {end - begin} announced"
+
+
+def fill(path: Path, name: str, first: int, rows: np.ndarray) -> None:
+    """Put rows from `first` on into an array of `path`; others may fill others meanwhile."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(length))[name]
+        shape, width = entry["shape"], math.prod(entry["shape"][1:]) * rows.dtype.itemsize
+        assert list(rows.shape[1:]) == shape[1:] and first + len(rows) <= shape[0], (shape, first)
+        file.seek(8 + length + entry["data_offsets"][0] + first * width)
+        for piece in range(0, len(rows), 65536):
+            data = np.ascontiguousarray(rows[piece : piece + 65536])
+            file.write(data.reshape(-1).view(np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def open_arrays(path: Path) -> dict[str, np.ndarray]:

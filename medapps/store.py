@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from medapps import __version__
-from medapps.arrays import Blocks, write_arrays
+from medapps.arrays import Blocks, Hole, write_arrays
 from medapps.errors import MedappsError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Draft:
     def path(self, name: str) -> Path:
         return self.folder / name
 
-    def arrays(self, name: str, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
+    def arrays(self, name: str, arrays: Mapping[str, np.ndarray | Blocks | Hole]) -> None:
         write_arrays(self.folder / name, arrays)
 
     def table(self, name: str, frame: pl.DataFrame) -> None:

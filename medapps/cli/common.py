@@ -83,6 +83,11 @@ class Job:
 
         return Bench(self.workspace, self.tracked, self.force, say=self.say, on_run=self._remember)
 
+    def quieten(self, rank: int) -> None:
+        """Of several ranks only the first one speaks and prints."""
+        if rank > 0:
+            self.json, self.verbose = False, -1
+
     def _remember(self, run: Run) -> None:
         self.run_id = run.id
 

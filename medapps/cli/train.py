@@ -37,6 +37,9 @@ def train(
     memory: Annotated[
         str | None, typer.Option(help="Memory to stay within, such as 4GiB (mmap).")
     ] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Share the work with all ranks of torchrun.")
+    ] = False,
 ) -> Result:
     """Train one croppable embedding; every prefix in --dims is a model of its own."""
     settings = job.settings(
@@ -54,20 +57,18 @@ def train(
     )
     from medapps.cli.progress import training_bar
     from medapps.cli.tables import facts
-    from medapps.stages import graph_stage, train_stage
+    from medapps.stages.team import joining
 
-    graph, _ = graph_stage(job.bench, kg, settings.graph)
-    job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
-    with job.stopping() as stop, training_bar(job) as bar:
-        embedding, folder = train_stage(
-            job.bench,
-            graph,
-            settings.train,
-            seed=job.seed,
-            resume=resume,
-            progress=bar,
-            stop=stop,
-        )
+    with joining(job.bench, settings, distributed=distributed) as team:
+        job.quieten(team.rank)
+        graph = team.graph(kg, settings.graph)
+        job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
+        with job.stopping() as stop, training_bar(job) as bar:
+            embedding, folder = team.train(
+                graph, settings.train, seed=job.seed, resume=resume, progress=bar, stop=stop
+            )
+    if team.rank > 0:
+        return Result({})
     values = {
         "artifact": folder,
         "dims": list(embedding.dims),

@@ -19,7 +19,7 @@ from medapps.embed.rounding import as_numpy, as_tensor
 from medapps.errors import MedappsError
 from medapps.store import MANIFEST, read_manifest, writing
 
-_MACHINE = ("threads", "checkpoint_seconds")
+MACHINE = ("threads", "checkpoint_seconds")
 """Settings that may differ between the parts of one training."""
 
 
@@ -67,7 +67,7 @@ def load_checkpoint(folder: Path, tensors: dict[str, Tensor], identity: dict[str
     """Fill `tensors` in place and return the counters; refuses the state of another training."""
     manifest = read_manifest(folder, kind="checkpoint")
     was = manifest.about["identity"]
-    _compare(was, identity, folder)
+    check_identity(was, identity, folder)
     arrays = open_arrays(Path(folder) / "state.safetensors")
     for name, tensor in tensors.items():
         if name not in arrays or arrays[name].shape != tuple(tensor.shape):
@@ -79,7 +79,8 @@ def load_checkpoint(folder: Path, tensors: dict[str, Tensor], identity: dict[str
     return Counters(**manifest.about["counters"])
 
 
-def _compare(was: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+def check_identity(was: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """Refuse the checkpoint of another graph, seed or config."""
     for key in ("graph", "seed"):
         if was[key] != now[key]:
             raise MedappsError(
@@ -89,7 +90,7 @@ def _compare(was: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
     changed = [
         f"{key}={was['config'].get(key)!r}, now {value!r}"
         for key, value in now["config"].items()
-        if key not in _MACHINE and was["config"].get(key) != value
+        if key not in MACHINE and was["config"].get(key) != value
     ]
     if changed:
         raise MedappsError(

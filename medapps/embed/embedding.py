@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from medapps.arrays import bfloat16, open_arrays
+from medapps.arrays import Blocks, Hole, bfloat16, open_arrays
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.score.rules import RULES
-from medapps.store import Manifest, read_manifest, writing
+from medapps.store import Draft, Manifest, read_manifest, writing
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,23 @@ class Embedding:
             folder, kind="embedding", config=config, parents=parents, force=force
         ) as draft:
             bits = self.entities.dtype == np.uint16
-            entities = bfloat16(self.entities) if bits else self.entities
-            tables = {"entities": entities, "relations": self.relations}
-            draft.arrays("vectors.safetensors", tables)
-            draft.arrays("users.safetensors", {"users": self.users})
-            self.entity_ids.save(draft.path("entities.safetensors"))
-            self.relation_ids.save(draft.path("relations.safetensors"))
-            draft.about = self.about | {
-                "dims": list(self.dims),
-                "specs": [asdict(spec) for spec in self.specs],
-                "graph_digest": self.graph_digest,
-                "method": self.method,
-            }
-            draft.metrics = self.metrics
+            self.write(draft, bfloat16(self.entities) if bits else self.entities)
         return Embedding.load(folder)
+
+    def write(self, draft: Draft, entities: np.ndarray | Blocks | Hole) -> None:
+        """Everything into a draft, with these entities or a place for them."""
+        tables = {"entities": entities, "relations": self.relations}
+        draft.arrays("vectors.safetensors", tables)
+        draft.arrays("users.safetensors", {"users": self.users})
+        self.entity_ids.save(draft.path("entities.safetensors"))
+        self.relation_ids.save(draft.path("relations.safetensors"))
+        draft.about = self.about | {
+            "dims": list(self.dims),
+            "specs": [asdict(spec) for spec in self.specs],
+            "graph_digest": self.graph_digest,
+            "method": self.method,
+        }
+        draft.metrics = self.metrics
 
     @classmethod
     def load(cls, folder: Path, *, verify: bool = False) -> Embedding:

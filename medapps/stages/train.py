@@ -34,25 +34,8 @@ def train_stage(
     from medapps.embed.embedding import Embedding
     from medapps.embed.train import train_med
 
-    settings = config.plain() | {"seed": seed}
-    dims = ",".join(map(str, config.dims))
-    stage = Stage(
-        "train",
-        "embedding",
-        settings,
-        {"graph": graph.digest},
-        graph.name,
-        f"med/{dims}/train/{seed}",
-        {"method": "med", "task": "train", "dim": dims, "data": graph.name, "seed": seed},
-    )
-    checkpoints = bench.workspace.root / "checkpoints" / stage.key
-    if checkpoints.exists() and not resume:
-        if not bench.force:
-            raise MedappsError(
-                "An unfinished training with these settings was found.",
-                fix="Go on with --resume, or start again with --force.",
-            )
-        shutil.rmtree(checkpoints)
+    stage = training_stage(graph, config, seed)
+    checkpoints = ready_checkpoints(bench, stage, resume)
 
     def make(run: Run, folder: Path) -> None:
         log_graph(run, graph)
@@ -68,11 +51,39 @@ def train_stage(
                 stop=None if stop is None else lambda: bool(stop()),
                 say=bench.say,
             )
+        settings = dict(stage.config)
         parents = dict(stage.parents) | ({"run": run.id} if run.id else {})
         embedding.save(folder, config=settings, parents=parents, force=True)
         shutil.rmtree(checkpoints, ignore_errors=True)
 
     return carry_out(bench, stage, make, Embedding.load)
+
+
+def training_stage(graph: Graph, config: MedConfig, seed: int) -> Stage:
+    """What a MED training of a graph is called, whoever carries it out."""
+    dims = ",".join(map(str, config.dims))
+    return Stage(
+        "train",
+        "embedding",
+        config.plain() | {"seed": seed},
+        {"graph": graph.digest},
+        graph.name,
+        f"med/{dims}/train/{seed}",
+        {"method": "med", "task": "train", "dim": dims, "data": graph.name, "seed": seed},
+    )
+
+
+def ready_checkpoints(bench: Bench, stage: Stage, resume: bool) -> Path:
+    """Where the state of a training is kept; refuses to lose an unfinished one unasked."""
+    checkpoints = bench.workspace.root / "checkpoints" / stage.key
+    if checkpoints.exists() and not resume:
+        if not bench.force:
+            raise MedappsError(
+                "An unfinished training with these settings was found.",
+                fix="Go on with --resume, or start again with --force.",
+            )
+        shutil.rmtree(checkpoints)
+    return checkpoints
 
 
 @contextmanager
