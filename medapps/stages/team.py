@@ -108,11 +108,11 @@ class Many:
         stop: Callable[[], int] | None,
     ) -> tuple[Embedding, Path]:
         """As `train_stage`; started again by torchrun it goes on from the last checkpoint."""
-        from medapps.embed.distributed.group import restarted
+        from medapps.embed.distributed.group import restarts
         from medapps.embed.distributed.train import check_ranks, train_sharded
         from medapps.embed.embedding import Embedding
 
-        group, resume = self.group, resume or restarted()
+        group, resume = self.group, resume or restarts() > 0
         check_ranks(group, graph, config, seed, resume)
         stage = training_stage(graph, config, seed)
         folder = self.bench.workspace.folder(stage.kind, stage.key)

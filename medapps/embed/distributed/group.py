@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from medapps.errors import MedappsError
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)
 """How long a rank waits for the others, who may be reading a graph; a dead one is noticed soon."""
+_LOST = re.compile("connect|closed|reset|timed out|timeout|socket|peer", re.IGNORECASE)
+"""What gloo says when another rank is gone."""
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -47,9 +50,11 @@ class Group:
         others = sum(give) - give[self.rank]
         self.sent[purpose] += others * rows[:1].numel() * rows.element_size() if others else 0
         out = rows.new_empty((sum(take), *rows.shape[1:]))
-        bits = (out, rows) if rows.dtype != torch.bfloat16 else (_bits(out), _bits(rows))
+        ends = out, rows
+        if rows.dtype == torch.bfloat16:  # not among gloo's number types
+            ends = out.view(torch.uint8), rows.view(torch.uint8)
         with talking(self.rank):
-            dist.all_to_all_single(*bits, take, give)
+            dist.all_to_all_single(*ends, take, give)
         return out
 
     def reduce(self, purpose: str, value: Tensor, *, largest: bool = False) -> Tensor:
@@ -110,16 +115,14 @@ class Group:
                 )
 
 
-def _bits(rows: Tensor) -> Tensor:
-    return rows.view(torch.int16)
-
-
 @contextmanager
 def talking(rank: int) -> Iterator[None]:
     """Say in a sentence that another rank is gone."""
     try:
         yield
     except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not _LOST.search(str(error)):
+            raise
         reason = str(error).strip().splitlines()[0][:200]
         raise MedappsError(
             f"Rank {rank} lost the others in the middle of the work ({reason}).",
@@ -133,9 +136,9 @@ def launched() -> bool:
     return all(name in os.environ for name in _LAUNCHED)
 
 
-def restarted() -> bool:
-    """Did torchrun start this process again after a failure?"""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """How often torchrun started these ranks again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
@@ -156,9 +159,12 @@ def joined(device: str) -> Iterator[Group]:
         torch.cuda.set_device(local)
         place = torch.device("cuda", local)
     rank = int(os.environ["RANK"])
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     with talking(rank):
-        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, _, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+        # torchrun keeps its store over a restart, with the addresses of the dead (pytorch#167288)
+        store = dist.PrefixStore(f"medapps/{restarts()}", store)
+        dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=rank, world_size=world)
     try:
         yield Group(
             rank=rank,

@@ -93,6 +93,7 @@ def check_shared(group: Group, folder: Path) -> None:
         os.close(handle)
         return str(Path(name).resolve())
 
+    group.same({"folder": str(folder.resolve())}, "workspace")
     mark = Path(group.first(leave_mark))
     try:
         group.agree(lambda: seen(mark))
