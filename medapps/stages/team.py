@@ -140,7 +140,7 @@ class Many:
                     progress=progress,
                     stop=None if stop is None else lambda: bool(stop()),
                     settings=dict(stage.config),
-                    parents=dict(stage.parents),
+                    parents=dict(stage.parents) | ({"run": run.id} if run.id else {}),
                 )
             if self.rank == 0:
                 shutil.rmtree(checkpoints, ignore_errors=True)

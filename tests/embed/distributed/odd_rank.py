@@ -27,7 +27,7 @@ def die_at(step: int) -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(120, exit=True)
+    faulthandler.dump_traceback_later(220, exit=True)
     arguments = sys.argv[1:]
     if arguments[0] == "--kill":
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -39,6 +39,7 @@ CONFIGS = {
     "mutual": MedConfig(**SMALL, **QUIET, ml_down=1.0, ml_up=0.5, ml_reduction="joint"),
     "paper": paper(**SMALL | {"chunk": 20}, threads=1),
     "adam": MedConfig(**SMALL, **QUIET | {"lr": 0.01}, optimiser="adam"),
+    "pairre": MedConfig(**SMALL, **QUIET, scorer="pairre"),
     "bf16": MedConfig(**SMALL, **QUIET, table="bf16"),
     "lonely": MedConfig(**SMALL | {"batch": len(GRAPH.train) // 4}, **QUIET | {"lr": 0.05}),
 }
@@ -162,6 +163,6 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(120, exit=True)
+    faulthandler.dump_traceback_later(220, exit=True)
     np.seterr(all="raise", under="ignore")
     main(Path(sys.argv[1]))

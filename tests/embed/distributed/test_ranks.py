@@ -15,6 +15,7 @@ import torch
 from medapps.embed.distributed.wire import sent_bytes
 from medapps.embed.embedding import Embedding
 from medapps.embed.negatives import sampler_of
+from medapps.embed.score import make_scorer
 from medapps.embed.train import train_med
 from tests.embed.distributed.launch import launch
 from tests.embed.distributed.scenarios import CONFIGS, GRAPH, main, watched
@@ -139,18 +140,25 @@ def test_bad_input_is_refused_on_every_rank(launched, what, sentence):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("name", ["usual", "paper", "bf16", "lonely"])
+@pytest.mark.parametrize("name", ["usual", "paper", "pairre", "bf16", "lonely"])
 def test_bytes_on_the_wire_are_those_of_the_formula(launched, name, world):
     """What the ranks counted while sending equals what the ids alone predict."""
     config = CONFIGS[name]
     known = GRAPH.known_train
     whole = sampler_of(GRAPH.train, len(GRAPH.entities), config, 0, known)
     counted = launched[world]["sent"][name]  # rank, step
+    width, relation_width, _ = make_scorer(config.scorer, config.norm).widths(16)
     for step in range(len(counted[0])):
         epoch, place = divmod(step, whole.steps)
         parts = [replace(whole, part=(rank, world)).batch(epoch, place) for rank in range(world)]
-        sizes = {"width": 16, "relation_width": 16, "number": 2 if name == "bf16" else 4}
-        expected = sent_bytes(parts, len(GRAPH.entities), len(GRAPH.relations), **sizes)
+        expected = sent_bytes(
+            parts,
+            len(GRAPH.entities),
+            len(GRAPH.relations),
+            width=width,
+            relation_width=relation_width,
+            number=2 if name == "bf16" else 4,
+        )
         for rank in range(world):
             for purpose, size in counted[rank][step].items():
                 assert size == pytest.approx(expected[rank][purpose]), (rank, step, purpose)
