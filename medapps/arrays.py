@@ -73,7 +73,7 @@ def forget(array: np.ndarray) -> None:
 
 def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
     """Rows of a large array, a piece at a time, so that a mapped one is never whole in memory."""
-    step = max(1, PIECE // max(1, array[:1].nbytes))
+    step = max(1, PIECE // max(1, array[:1].nbytes)) if array.ndim else 1
     if array.ndim == 0 or len(array) <= step:
         yield array
         return

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from medapps.arrays import Blocks, open_arrays, write_arrays
+from medapps.arrays import Blocks, Hole, fill, open_arrays, write_arrays
 from medapps.errors import MedappsError
 
 DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
@@ -93,3 +93,21 @@ def test_a_damaged_file_is_refused_with_a_sentence(spoil, tmp_path: Path) -> Non
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(MedappsError, match=r"x\.safetensors is not a readable array file"):
         open_arrays(path)
+
+
+def test_a_single_number_is_an_array_too(tmp_path):
+    write_arrays(tmp_path / "one.safetensors", {"x": np.float32(3.5).reshape(())})
+    assert open_arrays(tmp_path / "one.safetensors")["x"] == 3.5
+
+
+def test_holes_are_filled_by_whoever_has_the_rows(tmp_path):
+    """Several processes put their rows into one file; arrays after the hole stay in place."""
+    path, rows = tmp_path / "shared.safetensors", np.arange(12, dtype=np.float32).reshape(6, 2)
+    last = np.array([7, 8], np.int32)
+    write_arrays(path, {"hole": Hole((6, 2), "float32"), "last": last}, {"who": "ranks"})
+    for first in (4, 0, 2):
+        fill(path, "hole", first, rows[first : first + 2])
+    got = open_arrays(path)
+    assert np.array_equal(got["hole"], rows) and np.array_equal(got["last"], last)
+    write_arrays(tmp_path / "plain.safetensors", {"hole": rows, "last": last}, {"who": "ranks"})
+    assert path.read_bytes() == (tmp_path / "plain.safetensors").read_bytes()
