@@ -37,8 +37,8 @@ TINY = 1e-6
 GROUP = 2**18
 """Scores that the quick path works on at a time."""
 LOG2E = 1.4426950408889634
-HIGHEST = 80.0
-"""Scores up to this can be raised to powers of e in float32."""
+HIGHEST = 40.0
+"""Margins (times w2) up to this need no shift: exp(-c D) keeps its digits where scores matter."""
 
 
 Softmax = Callable[[Tensor], Tensor]
@@ -65,7 +65,7 @@ class Weights:
     distil: float = 0.0
     own_answer: float = 0.0
     plain_powers: bool = False
-    """Exponentials of scores are safe without a shift; the quick path may be taken."""
+    """Exponentials of scores are safe without a shift."""
 
     @classmethod
     def of(cls, config: MedConfig, *, bounded: bool = False) -> Weights:
@@ -89,7 +89,7 @@ class Weights:
     def quick(self) -> bool:
         """May `_quick_pairs` stand in for the general path?"""
         usual = self.negative_weights == "own" and self.negative_norm == "per_positive"
-        return self.plain_powers and usual and self.temperature > 0 and not self.mutual
+        return usual and self.temperature > 0 and not self.mutual
 
     @property
     def mutual(self) -> bool:
@@ -299,40 +299,50 @@ def _quick_pairs(
     rows: Tensor | None,
     positive: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """The gradient of the usual choices, a few sub-models at a time to stay in the cache."""
+    """The gradient of the usual choices, a few sub-models at a time to stay in the cache.
+
+    With E = exp(-c D - z), z a shift per row that cancels, M = exp(-m - z) and tau = w2:
+    w = E^tau / sum E^tau,  sigmoid(s) = E / (E + M),  P = E / (sum E + own).
+    """
     power, spare, grad = buffers
     n, b, count = distance.shape
     size = max(1, GROUP // (b * count))
     taught = positive is not None and n > 1 and weights.distil > 0
-    row = None if rows is None else rows.view(1, -1, 1)
-
-    def part_of(first: int, last: int) -> tuple[SubModels, tuple[Tensor, Tensor, Tensor]]:
+    teacher, near = None, None
+    parts = [(n - 1, n), *((i, min(i + size, n - 1)) for i in range(0, n - 1, size))]
+    for first, last in parts:
         part = slice(first, last)
         some = SubModels(models.scale[part], models.margin[part], models.share[part] / batch)
         work = power[: last - first], spare[: last - first], grad[part]
-        _quick_part(distance[part], some, weights.temperature, work, row)
-        return some, work
-
-    some, work = part_of(n - 1, n)
-    if positive is not None and taught:
-        own, total = _chances(work[0], some, positive[0][n - 1 :])
-        teacher = work[0][0] / total[0].unsqueeze(-1), own[0]  # (b, N), (b,)
-    for first in range(0, n - 1, size):
-        last = min(first + size, n - 1)
-        some, work = part_of(first, last)
-        if positive is not None and taught:
-            own, total = _chances(work[0], some, positive[0][first:last])
-            factor = some.scale * some.share * -weights.distil  # dL/dD = -c dL/ds
-            work[2].add_(torch.mul(work[0], factor / total.unsqueeze(-1), out=work[1]))
-            work[2].sub_(torch.mul(teacher[0], factor, out=work[1]))
-            positive[1][first:last].add_((own - teacher[1]) * factor[:, 0])
-
-
-def _chances(power: Tensor, models: SubModels, near: Tensor) -> tuple[Tensor, Tensor]:
-    """P of the positives (k, b), and sums (k, b) of exp(s) over a positive and its negatives."""
-    own = torch.exp(models.margin[:, 0] - models.scale[:, 0] * near)
-    total = power.sum(-1).add_(own)
-    return own / total, total
+        if positive is not None:
+            near = positive[0][part].unsqueeze(-1)
+        shift = None
+        if not weights.plain_powers:
+            shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
+        factor = _quick_part(distance[part], some, weights.temperature, work, shift)
+        if rows is not None:
+            factor *= rows.view(1, -1, 1)
+        kd = None
+        if taught and positive is not None and near is not None:
+            own = -some.scale * near - (0.0 if shift is None else shift)
+            own = own.clamp_max_(HIGHEST).exp_()
+            total = work[0].sum(-1, keepdim=True).add_(own)  # (k, b, 1)
+            own /= total
+            if teacher is None:
+                teacher = work[0][0] / total[0], own[0]  # (b, N), (b, 1)
+            else:
+                kd = some.scale * some.share * -weights.distil  # dL/dD = -c dL/ds
+                positive[1][part].add_(((own - teacher[1]) * kd)[..., 0])
+                total = kd / total
+        work[1].mul_(factor)
+        if weights.temperature not in (1.0, 2.0):
+            torch.mul(work[1], work[2], out=work[2])
+            if kd is not None:
+                work[2].addcmul_(work[0], total)
+        else:
+            torch.mul(work[1] if kd is None else work[1].add_(total), work[0], out=work[2])
+        if kd is not None and teacher is not None:
+            work[2].sub_(torch.mul(teacher[0], kd, out=work[1]))
 
 
 def _quick_part(
@@ -340,26 +350,30 @@ def _quick_part(
     models: SubModels,
     tau: float,
     work: tuple[Tensor, Tensor, Tensor],
-    rows: Tensor | None,
-) -> None:
-    """dL/dD of EI from one exponential per score, which is left in the first work tensor:
+    shift: Tensor | None,
+) -> Tensor:
+    """A factor (k, b, 1) of dL/dD of EI; the rest of it is spread over the work tensors:
 
-    E = exp(s),  w = E^w2 / sum E^w2,  sigmoid(s) = E / (1 + E).
+    E, then what E (for tau 1 and 2; else E^tau, the last work tensor) and the factor multiply.
     """
     power, spare, grad = work
-    torch.mul(distance, -LOG2E * models.scale, out=power).add_(LOG2E * models.margin)
-    if tau in (1.0, 2.0):
-        power.exp2_()
-        weighed = power if tau == 1.0 else torch.mul(power, power, out=grad)
-    else:
-        weighed = torch.mul(power, tau, out=grad).exp2_()
-        power.exp2_()
-    factor = -models.scale * models.share / weighed.sum(-1, keepdim=True).clamp_min_(1e-37)
-    if rows is not None:
-        factor *= rows
-    torch.add(power, 1.0, out=spare)
+    torch.mul(distance, -LOG2E * models.scale, out=power)
+    floor = -LOG2E * models.margin
+    if shift is not None:
+        shift = LOG2E * shift
+        power.sub_(shift)
+        floor = (floor - shift).clamp_(-126.0, 126.0)  # no 0 / 0, no overflow
+    if tau not in (1.0, 2.0):
+        torch.mul(power, tau, out=grad).exp2_()
+    power.exp2_()
+    torch.add(power, floor.exp2(), out=spare)
     torch.div(power, spare, out=spare)
-    torch.mul(weighed, spare, out=grad).mul_(factor)
+    if tau == 2.0:
+        spare.mul_(power)
+        total = torch.linalg.vector_norm(power, dim=-1, keepdim=True).square_()
+    else:
+        total = (power if tau == 1.0 else grad).sum(-1, keepdim=True)
+    return -models.scale * models.share / total.clamp_min_(1e-37)
 
 
 def shares(mode: str, w3: float, dims: tuple[int, ...]) -> Tensor:

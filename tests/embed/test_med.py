@@ -276,9 +276,9 @@ def test_the_quick_path_equals_the_general_one(tau, distil, n):
     neg, near = distances(n=n, k=7, seed=3), distances(n=n)[..., 0]
     masked, rows = torch.tensor([2, 15, 16]), torch.tensor([0.5, 1.5, 1.0, 0.7, 1.3], dtype=F64)
     got = []
-    for plain in (False, True):
+    for plain, general in ((False, True), (False, False), (True, False)):
         weights = Weights(temperature=tau, distil=distil, plain_powers=plain)
-        assert weights.quick == plain
+        assert weights.quick
         pull = torch.zeros_like(near)
         _, _, grad = pairs(
             neg.clone(),
@@ -287,20 +287,38 @@ def test_the_quick_path_equals_the_general_one(tau, distil, n):
             5,
             masked,
             like(neg),
-            value=False,
+            value=general,  # only the general path has values
             rows=rows,
             positive=(near, pull),
         )
         got.append((grad, pull))
-    torch.testing.assert_close(got[0][0], got[1][0])
-    torch.testing.assert_close(got[0][1], got[1][1])
+    for grad, pull in got[1:]:
+        torch.testing.assert_close(grad, got[0][0])
+        torch.testing.assert_close(pull, got[0][1])
 
 
-def test_the_quick_path_stays_finite_when_everything_is_masked_or_far():
+def test_scores_far_above_the_margin_need_a_shift_and_have_one():
+    """Inner products are distances of any sign; float32 equals float64."""
+    m, near = models(), -200 * distances(seed=5)[..., 0]
+    neg = 30 * (distances(k=6, seed=4) - 10)
+    weights, got = Weights(temperature=2.0, distil=0.5), []
+    for dtype in (F64, torch.float32):
+        cast = SubModels(*(x.to(dtype) for x in (m.scale, m.margin, m.share)))
+        pull, far = torch.zeros_like(near, dtype=dtype), neg.to(dtype)
+        positive = (near.to(dtype), pull)
+        _, _, grad = pairs(far, cast, weights, 5, None, like(far), value=False, positive=positive)
+        got.append((grad.double(), pull.double()))
+    assert got[0][0].abs().max() > 0.1
+    for one, other in zip(*got, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain):
     m, near = models(), distances()[..., 0].float()
     m = SubModels(*(x.float() for x in (m.scale, m.margin, m.share)))
     neg = torch.full((3, 5, 4), 500.0)
-    weights = Weights(temperature=2.0, distil=1.0, plain_powers=True)
+    weights = Weights(temperature=2.0, distil=1.0, plain_powers=plain)
     masked = torch.arange(8)  # every negative of the first two positives
     pull = torch.zeros_like(near)
     _, _, grad = pairs(neg, m, weights, 5, masked, like(neg), value=False, positive=(near, pull))

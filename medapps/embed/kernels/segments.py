@@ -71,6 +71,12 @@ def add_scaled_(x: Tensor, y: Tensor, factor: Tensor, bounds: Bounds) -> Tensor:
 
 def chain_(x: Tensor) -> Tensor:
     """Cumulative sum over the first axis, in place."""
+    if (groups := _groups(x)) is not None:
+        for before, after in pairwise(groups.unbind(1)):
+            after += before
+        for before, after in pairwise(groups.unbind(0)):
+            after += before[-1]
+        return x
     for before, after in pairwise(x.unbind(0)):
         after += before
     return x
@@ -78,6 +84,12 @@ def chain_(x: Tensor) -> Tensor:
 
 def chain_back_(x: Tensor) -> Tensor:
     """Reverse cumulative sum over the first axis, in place."""
+    if (groups := _groups(x)) is not None:
+        for before, after in pairwise(reversed(groups.unbind(1))):
+            after += before
+        for before, after in pairwise(reversed(groups.unbind(0))):
+            after += before[0]
+        return x
     for before, after in pairwise(reversed(x.unbind(0))):
         after += before
     return x
@@ -85,8 +97,17 @@ def chain_back_(x: Tensor) -> Tensor:
 
 def divided_chain_back_(x: Tensor, by: Tensor) -> Tensor:
     """Reverse cumulative sum of x / by over the first axis, in place."""
+    if len(x) > FEW:
+        return chain_back_(x.div_(by))
     x[-1].div_(by[-1])
     rows = list(zip(x.unbind(0), by.unbind(0), strict=True))
     for (before, _), (after, divisor) in pairwise(reversed(rows)):
         torch.addcdiv(before, after, divisor, out=after)
     return x
+
+
+def _groups(x: Tensor) -> Tensor | None:
+    """(groups, FEW, ...): many segments in groups, for fewer and larger sums; None for a few."""
+    if len(x) <= 2 * FEW or len(x) % FEW or not x.is_contiguous():
+        return None
+    return x.view(-1, FEW, *x.shape[1:])
