@@ -34,6 +34,7 @@ from medapps.embed.score import make_scorer
 from medapps.embed.step import PHASES, Clock, Step, Tables, Tiers
 from medapps.embed.train import LOOK
 from medapps.graph.graph import KnownTriples
+from medapps.score.rules import RULES
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 
@@ -137,7 +138,7 @@ def fractions(c: Contender, config: MedConfig, speed: dict[str, float]) -> dict[
     Products count three multiplications of (positives x width x negatives); traffic counts every
     row that must be read or written once.
     """
-    width, n = config.dims[-1], len(config.dims)
+    width, n = config.dims[-1] * RULES[config.scorer].REALS[0], len(config.dims)
     rows = 2 * config.batch + config.negatives * -(-config.batch // config.chunk)
     steps = c.done - 3
     flops = 3 * 2 * config.batch * config.negatives * width
@@ -191,7 +192,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     keep_pages()
     rounds, steps = (3, 5) if arguments.quick else (9, 20)
     shape = {"batch": 1024, "chunk": 1024, "negatives": 64, "precision": arguments.precision}
-    result: dict[str, Any] = {"threads": arguments.threads, "load": os.getloadavg()[0]}
+    shape |= {"scorer": arguments.scorer}
+    result: dict[str, Any] = {
+        "scorer": arguments.scorer,
+        "threads": arguments.threads,
+        "load": os.getloadavg()[0],
+    }
     result |= machine()
     with torch.no_grad():
         entities = arguments.entities
@@ -223,7 +229,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             "n64_over_single_cpu": ratio_cpu,
             "n64_phases": fractions(all64, many, result),
         }
-        result |= times_pykeen(three, triples, rounds=2 if arguments.quick else 3)
+        if arguments.scorer == "transe":
+            result |= times_pykeen(three, triples, rounds=2 if arguments.quick else 3)
         if arguments.sweep:
             result["milliseconds_per_thousand_triples"] = by_entities(shape, steps)
     return result
@@ -279,6 +286,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true", help="also 100 thousand to 2 million rows")
     parser.add_argument("--entities", type=int, default=1_000_000, help="rows of the large table")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--scorer", choices=tuple(RULES), default="transe")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     result = measure(arguments := parser.parse_args())
     if arguments.json:

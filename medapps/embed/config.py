@@ -77,6 +77,9 @@ class MedConfig(Config):
     scale_power: NonNegativeFloat = 0.5
     """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
 
+    penalty: NonNegativeFloat = 0.0
+    """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""
+
     ml_down: NonNegativeFloat = 0.0
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
     ml_up: NonNegativeFloat = 0.0

@@ -17,6 +17,7 @@ from medapps.embed.med import SubModels, Weights, own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
 from medapps.embed.peers import ALONE, Peers
+from medapps.embed.penalty import add_penalty_, penalty
 from medapps.embed.rounding import take_rows
 from medapps.embed.score import Bounds, Scorer
 from medapps.embed.table import group, summed
@@ -180,6 +181,11 @@ class Step:
             )
         if back is not None:
             grad[:b] += back
+        if self.weights.penalty:
+            each = self.weights.penalty / batch.of
+            for g, x in ((grad[: 2 * b], rows[: 2 * b]), (drelated, related)):
+                add_penalty_(g, x, each)
+                ml = ml + (penalty(x, each) if value else 0.0)
         clock.mark("score")
 
         if total is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,14 +15,19 @@ import torch
 from medapps.crop.bounds import score_error
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.export import export_crop
+from medapps.embed.build import make_tables, make_tiers
 from medapps.embed.config import MedConfig
 from medapps.embed.embedding import Embedding
+from medapps.embed.med import Weights
+from medapps.embed.negatives import sampler_of
 from medapps.embed.rank import rank_crop, rank_embedding
 from medapps.embed.score import bounds_of, make_scorer
+from medapps.embed.step import Clock, Step
 from medapps.embed.train import train_med
 from medapps.errors import Interrupted
 from medapps.graph.graph import Graph
 from medapps.score.rules import RULES
+from tests.baselines.test_gradients import Descent
 from tests.contracts import assert_maker
 from tests.embed.conftest import make_graph
 
@@ -155,3 +163,44 @@ def test_settings_not_given_are_those_of_the_scorer():
     ):
         with pytest.raises(ValueError, match=words):
             MedConfig(**wrong)
+
+
+def test_the_example_of_the_documentation_is_the_file_that_ships():
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "add_a_scorer.md").read_text()
+    blocks = [part.partition("```")[0].strip() for part in text.split("```python\n")[1:]]
+    assert blocks[0] == (root / "medapps" / "score" / "distmult.py").read_text().strip()
+    assert blocks[1] in (root / "medapps" / "score" / "rules.py").read_text()
+
+
+def test_the_scores_need_neither_torch_nor_configuration():
+    code = "import sys, medapps.score.rules\nprint({'torch', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("name", ["simple", "pairre"])
+def test_the_penalty_adds_its_gradient_once_for_every_positive(name):
+    graph = make_graph()
+    config = settings(name, next(iter(RULES[name].KERNELS)))
+    batch = sampler_of(graph.train, len(graph.entities), config, 0, None).batch(0, 0)
+    scorer, moved = make_scorer(name), []
+    for weight in (0.0, 0.3):
+        tables = make_tables(config, scorer, len(graph.entities), 6, 0, torch.device("cpu"))
+        start = tables.entities.clone(), tables.relations.clone()
+        descent = replace(tables, entity_optimiser=Descent(), relation_optimiser=Descent())
+        step = Step(scorer, Weights(penalty=weight), descent, clock=Clock())
+        _, ml = step(batch, make_tiers(config, scorer, torch.device("cpu")), 1.0, 0, value=True)
+        moved.append((start[0] - tables.entities, start[1] - tables.relations, ml))
+    leaves = [x.clone().requires_grad_() for x in start]
+    ends = torch.from_numpy(np.concatenate([batch.source, batch.target])).long()
+    relation = torch.from_numpy(batch.relation).long()
+    truth = (
+        0.3
+        / 64
+        * sum((t[i].abs() ** 3).sum() for t, i in zip(leaves, (ends, relation), strict=True))
+    )
+    truth.backward()
+    for plain, more, leaf in zip(moved[0], moved[1], leaves, strict=False):
+        torch.testing.assert_close(more - plain, leaf.grad, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(moved[1][2] - moved[0][2], truth.detach(), rtol=1e-4, atol=1e-4)
