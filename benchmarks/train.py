@@ -233,6 +233,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             result |= times_pykeen(three, triples, rounds=2 if arguments.quick else 3)
         if arguments.sweep:
             result["milliseconds_per_thousand_triples"] = by_entities(shape, steps)
+            result["seconds_per_epoch"] = by_triples(shape)
+            if arguments.plot:
+                plot_sweep(result, arguments.plot)
     return result
 
 
@@ -279,11 +282,47 @@ def by_entities(shape: dict[str, Any], steps: int) -> dict[str, float]:
     return {str(size): 1e6 * median(r.wall) / config.batch for size, r in runners.items()}
 
 
+def by_triples(shape: dict[str, Any]) -> dict[str, float]:
+    """Seconds of a whole epoch for more and more triples between 200 thousand entities."""
+    config = MedConfig(dims=(10, 100, 500), **shape)
+    out, tables = {}, None
+    for size in (100_000, 300_000, 1_000_000, 2_000_000):
+        runner = contender(config, made_up(200_000, 15, size), 200_000, 15, like=tables)
+        tables = runner.step.tables
+        runner.run(3, record=False)
+        runner.run(runner.sampler.steps)
+        out[str(size)] = runner.wall[0] * runner.sampler.steps
+    return out
+
+
+def plot_sweep(result: dict[str, Any], path: Path) -> None:
+    """Time per thousand triples over entities, and of an epoch over triples."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    for axes, key, over, unit in zip(
+        figure.subplots(1, 2),
+        ("milliseconds_per_thousand_triples", "seconds_per_epoch"),
+        ("entities", "triples"),
+        ("milliseconds per thousand triples", "seconds per epoch"),
+        strict=True,
+    ):
+        x, y = np.array([(float(a), b) for a, b in result[key].items()]).T
+        axes.plot(x, y, "o-")
+        if over == "triples":
+            axes.plot(x, x * (y / x).mean(), "--", lw=1, label="in proportion")
+            axes.legend()
+        axes.set(xlabel=over, title=unit, xlim=(0, None), ylim=(0, None))
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--sweep", action="store_true", help="also 100 thousand to 2 million rows")
+    parser.add_argument("--plot", type=Path, help="write a picture of the sweep")
     parser.add_argument("--entities", type=int, default=1_000_000, help="rows of the large table")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--scorer", choices=tuple(RULES), default="transe")

@@ -21,7 +21,7 @@ def rank(
     ] = None,
     method: Annotated[str, typer.Option(help="med, or a baseline with --dim.")] = "med",
     dim: Annotated[int | None, typer.Option(help="Size of the baseline.")] = None,
-    split: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    split: Annotated[str, typer.Option(help="test, valid or train.")] = "test",
     candidates: Annotated[
         int | None, typer.Option(help="Rank among so many sampled entities; all by default.")
     ] = None,
@@ -52,6 +52,7 @@ def rank(
         "split": split,
         "triples": reports[-1].details["triples"],
         "candidates": reports[-1].details["candidates"],
+        "sampled": reports[-1].details["sampled"],
         "dims": {str(report.dim): report.metrics for report in reports},
         **(retention if len(reports) > 1 else {"arr": None}),
     }
@@ -66,6 +67,8 @@ def _table(values: dict[str, Any]) -> Any:
     names = ("mrr", "hits_at_1", "hits_at_3", "hits_at_10", "effi")
     arr = values["arr"]
     title = f"{values['data']}: {values['triples']:,} {values['split']} triples"
+    if values["sampled"]:
+        title += f", sampled: ranked among {values['candidates']:,} entities"
     table = Table(title=title if arr is None else f"{title}, ARR {arr:.3f}", title_justify="left")
     for name in ("dim", "MRR", "Hit@1", "Hit@3", "Hit@10", "Effi"):
         table.add_column(name, justify="right")

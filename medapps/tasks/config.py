@@ -94,6 +94,10 @@ class RecommendConfig(Config):
     """What to do with negative or non-finite ratings."""
     sampled_negatives: int = Field(default=99, ge=1)
     """Distinct verified negatives per test item when sampled; fewer when items are few."""
+    test_users: int | None = Field(default=None, ge=1)
+    """Rank at most so many test users, drawn at random, where ranking all would take too long; null
+    ranks all.
+    """
     valid_users: int = Field(default=2000, ge=1)
     """Users whose validation item is ranked after each epoch."""
     valid_protocol: Literal["full", "sampled"] = "full"

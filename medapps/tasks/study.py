@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -103,13 +103,16 @@ def prepare(
         config.cold_share,
     )
     require_evaluable(len(split.test), table)
+    notes = dict(table.notes)
+    if config.test_users is not None and config.test_users < len(split.test):
+        notes["test_users_before_sampling"] = len(split.test)
+        split = sampled_tests(split, config.test_users)
     if config.list_length > len(table.items):
         raise MedappsError(
             f"Lists of {config.list_length} items are wanted, "
             f"the catalogue has {len(table.items)}.",
             fix=f"--set recommend.list_length={len(table.items)}",
         )
-    notes = dict(table.notes)
     trained_items = np.bincount(split.train[:, 1], minlength=len(table.items)) > 0
     notes["items_without_training"] = int((~trained_items).sum())
     notes["users_with_one_interaction"] = int((np.bincount(table.user) == 1).sum())
@@ -128,6 +131,14 @@ def prepare(
         )
     notes["sampled_negatives"] = candidates.shape[1]
     return Study(table.users, table.items, split, candidates, own is not None, notes)
+
+
+def sampled_tests(split: LeaveOneOut, count: int) -> LeaveOneOut:
+    """The same split with only some of its test rows; the same ones for every method."""
+    draws = np.random.default_rng(CANDIDATE_SEED)
+    test = split.test[np.sort(draws.choice(len(split.test), count, replace=False))]
+    own = np.frombuffer(split.digest.encode(), np.uint8)
+    return replace(split, test=test, digest=digest_arrays(own, test))
 
 
 def _own_candidates(

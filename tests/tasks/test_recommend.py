@@ -251,3 +251,15 @@ def test_every_method_chooses_its_own_regularisation_on_validation_items(study: 
     assert chosen.details["user_decay"] == best
     assert chosen.metrics == alone[best].metrics
     assert alone[0.0].details["valid"] != alone[30.0].details["valid"]
+
+
+def test_a_sample_of_test_users_leaves_training_alone_and_is_marked(
+    interactions: pl.DataFrame, study: Study
+) -> None:
+    some = prepare(interactions, QUICK.model_copy(update={"test_users": 10}))
+    whole = {tuple(row) for row in study.split.test.tolist()}
+    assert len(some.split.test) == 10 and {tuple(row) for row in some.split.test.tolist()} < whole
+    assert (np.diff(some.split.test[:, 0]) > 0).all()
+    assert np.array_equal(some.split.train, study.split.train)
+    assert some.notes["test_users_before_sampling"] == len(whole)
+    assert some.digest != study.digest, "values of other users must not be paired with these"
