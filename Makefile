@@ -34,7 +34,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	for name in graph train rank crop ncf; do \
+	for name in graph train rank crop ncf distributed; do \
 	  MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
