@@ -7,6 +7,7 @@ copies nothing. bfloat16, which NumPy lacks, travels as uint16 bit patterns unde
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import mmap
@@ -95,8 +96,11 @@ def write_arrays(
     path: Path,
     arrays: Mapping[str, np.ndarray | Blocks | Hole],
     metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write named arrays to `path`; the caller makes it atomic by writing into a draft folder."""
+) -> str | None:
+    """Write named arrays to `path` and return the SHA-256 of its bytes, None when it has holes.
+
+    The caller makes it atomic by writing into a draft folder.
+    """
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, array in arrays.items():
@@ -110,9 +114,11 @@ def write_arrays(
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 64)  # arrays start on a cache line after the 8-byte length
+    digest = hashlib.sha256()  # while the bytes are at hand: a large file is not read again
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
+        for data in (len(text).to_bytes(8, "little"), text):
+            file.write(data)
+            digest.update(data)
         for name, array in arrays.items():
             begin, end = header[name]["data_offsets"]  # type: ignore[index]
             if isinstance(array, Hole):
@@ -121,10 +127,12 @@ def write_arrays(
             pieces = array.pieces if isinstance(array, Blocks) else _pieces(array)
             written = 0
             for piece in pieces:
-                data = np.ascontiguousarray(piece, dtype=array.dtype)
-                file.write(data.reshape(-1).view(np.uint8).data)
-                written += data.nbytes
+                block = np.ascontiguousarray(piece, dtype=array.dtype).reshape(-1).view(np.uint8)
+                file.write(block.data)
+                digest.update(block.data)
+                written += block.nbytes
             assert written == end - begin, f"{name}: {written} bytes came, {end - begin} announced"
+    return None if any(isinstance(a, Hole) for a in arrays.values()) else digest.hexdigest()
 
 
 def fill(path: Path, name: str, first: int, rows: np.ndarray) -> None:

@@ -60,12 +60,15 @@ class Draft:
         self.folder = folder
         self.about: dict[str, Any] = {}
         self.metrics: dict[str, float] = {}
+        self.digests: dict[str, str] = {}
 
     def path(self, name: str) -> Path:
         return self.folder / name
 
     def arrays(self, name: str, arrays: Mapping[str, np.ndarray | Blocks | Hole]) -> None:
-        write_arrays(self.folder / name, arrays)
+        digest = write_arrays(self.folder / name, arrays)
+        if digest is not None:
+            self.digests[name] = digest
 
     def table(self, name: str, frame: pl.DataFrame) -> None:
         frame.write_parquet(self.folder / name)
@@ -116,7 +119,10 @@ def _seal(
     began: float,
 ) -> None:
     files: dict[str, dict[str, Any]] = {
-        path.name: {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": draft.digests.get(path.name) or file_digest(path),
+        }
         for path in sorted(draft.folder.iterdir())
     }
     manifest = Manifest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,10 @@ def test_holes_are_filled_by_whoever_has_the_rows(tmp_path):
     assert np.array_equal(got["hole"], rows) and np.array_equal(got["last"], last)
     write_arrays(tmp_path / "plain.safetensors", {"hole": rows, "last": last}, {"who": "ranks"})
     assert path.read_bytes() == (tmp_path / "plain.safetensors").read_bytes()
+
+
+def test_the_digest_of_what_was_written_is_that_of_the_file(tmp_path: Path) -> None:
+    blocks = Blocks((5, 2), "float32", [np.ones((2, 2)), np.zeros((3, 2))])
+    arrays = {"a": np.arange(12).reshape(3, 4)[:, ::2], "b": blocks, "c": np.empty((0, 3))}
+    digest = write_arrays(tmp_path / "x.safetensors", arrays)
+    assert digest == hashlib.sha256((tmp_path / "x.safetensors").read_bytes()).hexdigest()

@@ -196,7 +196,8 @@ class _Training:
                     self._show(done, now - begun, total)
             seconds = perf_counter() - epoch_began
             self._end_epoch(seconds, len(self.train) - first * config.batch)
-            if any(self.peers.any(perf_counter() - self.saved > 20 * self.saving)):
+            due = perf_counter() - self.saved > 20 * self.saving
+            if at.epoch < config.epochs and any(self.peers.any(due)):  # after it, all is saved
                 self._save()
         return self._finish()
 
