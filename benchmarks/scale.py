@@ -28,7 +28,7 @@ import numpy as np
 PAPER_TRIPLES, PAPER_USERS = 50_775_620, 6_974_959
 SIZES = {"0.1": 100_000, "1": 1_000_000, "10": 10_000_000, "50.8": PAPER_TRIPLES}
 DIMS = (10, 100, 500)
-SHAPE = ("batch=1024", "chunk=1024", "negatives=64")
+SHAPE = ("batch=1024", "chunk=1024", "negatives=64", "checkpoint_seconds=36000")
 STEPS = ("synth", "check", "train", "rank", "crop")
 FIGURES = ("triples_per_second", "train_seconds", "needed_bytes", "peak_rss_bytes", "loss")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medapps.arrays import PIECE, forget
 from medapps.crop.quantize import quantize
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
@@ -59,10 +60,15 @@ class Outgoing:
         """Consecutive (rows, vectors, scale of int8 rows), each a view or a copy of one block."""
         count, width = self.shape
         step = max(1, self.block_bytes // (4 * max(1, width)))
+        held = 0
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
             picked = part if self.rows is None else self.rows[part]
             yield part, *self._encoded(picked)
+            held += (part.stop - part.start) * self.source.entities.strides[0]
+            if held > PIECE:  # a mapped source leaves nothing behind in memory
+                forget(self.source.entities)
+                held = 0
 
     def _encoded(self, picked: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         source = self.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from medapps.arrays import open_arrays, write_arrays
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.export import export_crop
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
 from tests.contracts import assert_maker, assert_same, assert_sound
 from tests.crop.conftest import make_crop
 
@@ -158,3 +161,28 @@ def test_the_manifest_says_how_to_score_and_where_it_came_from(crop: Crop, tmp_p
         "vectors.safetensors", "entities.safetensors", "relations.safetensors", "users.safetensors"
     }  # fmt: skip
     assert all(len(entry["sha256"]) == 64 for entry in manifest.files.values())
+
+
+def test_exporting_a_mapped_source_leaves_no_pages_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("medapps.crop.outgoing.PIECE", 2**20)
+    rows = 20_000
+    values = np.random.default_rng(0).random((rows, 500), np.float32)
+    write_arrays(tmp_path / "wide.safetensors", {"x": values})
+    mapped = open_arrays(tmp_path / "wide.safetensors")["x"]
+    ids = IdMap.of_sorted(pl.Series(np.arange(rows)))
+    crop = replace(
+        make_crop(),
+        entities=mapped[:, :10],
+        entity_ids=ids,
+        dim=10,
+        relations=None,
+        relation_ids=None,
+        users=np.empty(0, np.int32),
+        scale=None,
+    )
+    kept = export_crop(crop, tmp_path / "crop", dtype="float32")
+    assert np.array_equal(kept.entities, values[:, :10])
+    path = str(tmp_path / "wide.safetensors")
+    maps = Path("/proc/self/smaps").read_text().split("VmFlags")
+    held = [int(re.search(r"Rss:\s+(\d+) kB", part)[1]) for part in maps if path in part]
+    assert held and sum(held) < 0.2 * values.nbytes / 1024
