@@ -14,7 +14,10 @@ import numpy as np
 from medapps.embed.config import MedConfig
 from medapps.embed.draw import NEGATIVES, stream
 from medapps.embed.order import Order, Ranges, Shuffle
-from medapps.graph.graph import KnownTriples
+from medapps.graph.known import KnownTriples, among, flat
+
+LONG = 2**12
+"""Queries with more known answers are searched instead of spelled out."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,11 @@ class Sampler:
         if self.known is None:
             own = target[:, None] == negatives  # (positives, N) by broadcasting in both modes
             return np.flatnonzero(own)
-        query, answer = self.known.pairs(source, relation, side)
+        answers, starts, stops = self.known.spans(source, relation, side)
+        long = np.flatnonzero(stops - starts > LONG)  # hubs: do not spell their answers out
+        hubs = answers, starts[long], stops[long]
+        stops[long] = starts[long]
+        query, answer = flat(answers, starts, stops)
         if negatives.ndim == 1:
             self._drawn[negatives] = True  # few answers are among the negatives: drop the rest
             hit = self._drawn[answer]
@@ -158,10 +165,15 @@ class Sampler:
             columns, inverse = np.unique(negatives, return_inverse=True)
             mask = np.zeros((len(source), len(columns)), bool)
             mask[query, np.searchsorted(columns, answer)] = True
+            if len(long):
+                mask[long] = among(*hubs, np.broadcast_to(columns, (len(long), len(columns))))
             return np.flatnonzero(mask[:, inverse])
         rows = np.arange(len(source))[:, None]
         keys = query.astype(np.int64) * self.entities + answer  # ascending: queries, then answers
-        return np.flatnonzero(np.isin(rows * np.int64(self.entities) + negatives, keys))
+        mask = np.isin(rows * np.int64(self.entities) + negatives, keys)
+        if len(long):
+            mask[long] = among(*hubs, negatives[long])
+        return np.flatnonzero(mask)
 
 
 def across(ranges: Ranges, numbers: np.ndarray) -> np.ndarray:

@@ -70,11 +70,28 @@ class KnownTriples:
         self, entity: np.ndarray, relation: np.ndarray, side: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """(query, answer): every known answer of every query, flat."""
-        answers, starts, stops = self.spans(entity, relation, side)
-        lengths = stops - starts
-        query = np.repeat(np.arange(len(starts)), lengths)
-        first = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-        return query, answers[np.arange(len(query)) + first]
+        return flat(*self.spans(entity, relation, side))
+
+
+def flat(
+    answers: np.ndarray, starts: np.ndarray, stops: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(query, answer): every answer of every span."""
+    lengths = stops - starts
+    query = np.repeat(np.arange(len(starts)), lengths)
+    first = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    return query, answers[np.arange(len(query)) + first]
+
+
+def among(
+    answers: np.ndarray, starts: np.ndarray, stops: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """bool (queries, k): is `wanted` (queries, k) in the span of its query?"""
+    low, high = (np.repeat(ends, wanted.shape[1]) for ends in (starts, stops))
+    place = _first_at_least(answers, low, high, wanted.reshape(-1))
+    inside = place < high
+    found = answers[np.minimum(place, len(answers) - 1)] == wanted.reshape(-1)
+    return (inside & found).reshape(wanted.shape)
 
 
 def known_bytes(triples: int, entities: int) -> int:

@@ -158,3 +158,14 @@ def _corruptions(batches: list[Batch]) -> list[tuple]:
                 query = int(batch.source[chunk.start + i]), int(batch.relation[chunk.start + i])
                 out.append((query, chunk.side, own.tolist(), masked[i].tolist()))
     return out
+
+
+@pytest.mark.parametrize("mode", ["shared", "independent"])
+def test_hubs_are_masked_like_everybody(graph, monkeypatch, mode):
+    draw = sampler(graph, negative_mode=mode, negatives=24)
+    usual = [chunk.masked for step in range(draw.steps) for chunk in draw.batch(0, step).chunks]
+    for long in (0, 1):  # searched instead of spelled out: all queries, those with two answers
+        monkeypatch.setattr("medapps.embed.negatives.LONG", long)
+        again = [c.masked for step in range(draw.steps) for c in draw.batch(0, step).chunks]
+        assert all(np.array_equal(a, b) for a, b in zip(usual, again, strict=True))
+    assert sum(map(len, usual)) > 0
