@@ -49,8 +49,10 @@ def arrange(
     grouped = working_file(folder, train.shape, "int32")
     order = Pairs(parts, group_triples(train, parts, grouped), config.batch, seed)
     forget(train)
-    note = f"The table is in a file: {plan.partitions} partitions of {parts.size:,} rows"
-    note += ", two in memory." if plan.partitions > 1 else ", all in memory."
+    note = "The table is in a file, all of it in memory."
+    if plan.partitions > 1:
+        note = f"The table is in a file: {plan.partitions} partitions of {parts.size:,} rows, "
+        note += "two in memory."
     if config.filter_known and not plan.filter_known:
         note += " Negatives that are training triples are not left out: the index does not fit."
     return Arranged(grouped, order, known, note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 import shutil
@@ -139,7 +140,7 @@ def plan_mapped(
     raise MedappsError(
         f"{limit / 2**30:.2f} GiB are too little for this training even with the table in a file: "
         f"{BASE / 2**30:.2f} go to the program, {(fixed - BASE) / 2**30:.2f} to a step.",
-        fix=f"Give it --memory {least / 2**30 + 0.05:.1f}GiB or more.",
+        fix=f"Give it --memory {math.ceil(10 * least / 2**30) / 10}GiB or more.",
     )
 
 
