@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from medapps.score.rotate import as_complex
 from medapps.score.spec import ScoreSpec
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ DEFAULTS: dict[str, Any] = {"margin": 0.0}
 
 def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
     """margin + scale * Re <head, relation, conj(tail)>; rows (k, 2d), result float32 (k,)."""
-    (a, b), (c, s), (x, y) = (_parts(rows) for rows in (head, relation, tail))
+    (a, b), (c, s), (x, y) = ((z[:, 0::2], z[:, 1::2]) for z in (head, relation, tail))
     product = (a * c - b * s) * x + (a * s + b * c) * y
     return np.float32(spec.margin) + np.float32(spec.scale) * product.sum(1)
 
@@ -38,7 +39,9 @@ def lengths(size: float, dim: int) -> tuple[float, float]:
 
 def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
     """The source times the relation, or times its conjugate when heads are asked."""
-    return _multiply(source, relation, 1 if side == "tail" else -1, out)
+    factor = as_complex(relation)
+    as_complex(out.copy_(source)).mul_(factor if side == "tail" else factor.conj())
+    return out
 
 
 def query_backward(
@@ -50,21 +53,9 @@ def query_backward(
     drelation: Tensor,
 ) -> None:
     """A factor's gradient is the query's times the conjugate of the other factor."""
-    _multiply(dquery, relation, -1 if side == "tail" else 1, dsource)
-    _multiply(dquery, source, -1, drelation)
-    if side == "head":  # the relation stood conjugated
-        _parts(drelation)[1].neg_()
-
-
-def _multiply(left: Tensor, right: Tensor, sign: int, out: Tensor) -> Tensor:
-    """left * right, the imaginary part of right multiplied by sign."""
-    (a, b), (c, s) = _parts(left), _parts(right)
-    x, y = _parts(out)
-    x.copy_(a).mul_(c).addcmul_(b, s, value=-sign)
-    y.copy_(b).mul_(c).addcmul_(a, s, value=sign)
-    return out
-
-
-def _parts(rows: Any) -> tuple[Any, Any]:
-    """Real and imaginary parts (k, d) of rows (k, 2d), as views."""
-    return rows[:, 0::2], rows[:, 1::2]
+    s, r, dq = (as_complex(x) for x in (source, relation, dquery))
+    as_complex(dsource.copy_(dquery)).mul_(r.conj() if side == "tail" else r)
+    if side == "tail":
+        as_complex(drelation.copy_(dquery)).mul_(s.conj())
+    else:  # the relation stood conjugated
+        as_complex(drelation.copy_(source)).mul_(dq.conj())

@@ -45,10 +45,7 @@ def lengths(size: float, dim: int) -> tuple[float, float]:
 
 def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
     """The head turned forwards when tails are asked, the tail turned backwards when heads are."""
-    c, s = _turn(relation, side)
-    x, y = source[:, 0::2], source[:, 1::2]
-    out[:, 0::2] = (x * c).addcmul_(y, s, value=-1)
-    out[:, 1::2] = (x * s).addcmul_(y, c)
+    _turns(relation, side == "head", out).mul_(as_complex(source))
     return out
 
 
@@ -61,17 +58,20 @@ def query_backward(
     drelation: Tensor,
 ) -> None:
     """The source's gradient is turned back; an angle moves the query along its circle."""
-    c, s = _turn(relation, side)
-    dx, dy = dquery[:, 0::2], dquery[:, 1::2]
-    back = (dx * c).addcmul_(dy, s), (dy * c).addcmul_(dx, s, value=-1)
-    x, y = source[:, 0::2], source[:, 1::2]
-    drelation.copy_((back[1] * x).addcmul_(back[0], y, value=-1))
+    back = _turns(relation, side == "tail", dsource).mul_(as_complex(dquery))
+    drelation.copy_((back * as_complex(source).conj()).imag)
     if side == "head":
         drelation.neg_()
-    dsource[:, 0::2], dsource[:, 1::2] = back
 
 
-def _turn(relation: Tensor, side: str) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the angle by which the source is turned."""
+def as_complex(rows: Tensor) -> Tensor:
+    """Rows (k, 2d) as complex numbers (k, d), a view."""
+    return rows.view(rows.dtype.to_complex())
+
+
+def _turns(relation: Tensor, backwards: bool, out: Tensor) -> Tensor:
+    """e^(i r), or e^(-i r) backwards, as complex numbers in the memory of `out`."""
+    out[:, 0::2] = relation.cos()
     sine = relation.sin()
-    return relation.cos(), sine if side == "tail" else sine.neg_()
+    out[:, 1::2] = sine.neg_() if backwards else sine
+    return as_complex(out)
