@@ -161,6 +161,8 @@ class MedConfig(Config):
         norms = RULES[self.scorer].KERNELS
         if self.norm not in norms:
             raise ValueError(f"norm of {self.scorer} must be one of {', '.join(norms)}")
+        if self.positive_weights == "recip_dist" and norms[self.norm] == "product":
+            raise ValueError("positive_weights recip_dist needs a distance; inner products: prob")
         if self.rotate_at is not None and self.scorer != "transe":
             raise ValueError("rotate_at needs scorer transe: others change under rotation")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
@@ -219,7 +221,11 @@ def mrl(**changes: Any) -> MedConfig:
 
 
 def paper(**changes: Any) -> MedConfig:
-    """The literal recipe: every mechanism on, batch-normalised weights, 64 negatives each, Adam."""
+    """The literal recipe: every mechanism on, batch-normalised weights, 64 negatives each, Adam.
+
+    Scores of both signs have no reciprocal that falls with the score: they take weights "prob".
+    """
+    distances = "product" not in RULES[changes.get("scorer", "transe")].KERNELS.values()
     literal: dict[str, Any] = {
         "batch": 1024,
         "chunk": 1024,
@@ -233,7 +239,7 @@ def paper(**changes: Any) -> MedConfig:
         "ml_down": 1.0,
         "ml_up": 1.0,
         "distil": 0.0,
-        "positive_weights": "recip_dist",
+        "positive_weights": "recip_dist" if distances else "prob",
         "negative_weights": "smaller",
         "negative_norm": "batch",
         "dlw": "fixed",

@@ -16,7 +16,7 @@ from medapps.crop.bounds import score_error
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.export import export_crop
 from medapps.embed.build import make_tables, make_tiers
-from medapps.embed.config import MedConfig
+from medapps.embed.config import MedConfig, paper
 from medapps.embed.embedding import Embedding
 from medapps.embed.med import Weights
 from medapps.embed.negatives import sampler_of
@@ -155,11 +155,13 @@ def test_start_values_are_the_scorers_own():
 def test_settings_not_given_are_those_of_the_scorer():
     assert MedConfig(scorer="complex").norm == "dot"
     assert MedConfig(scorer="complex", margin=2.0).margins[-1] == 2.0
+    assert paper(scorer="simple").positive_weights == "prob"
     assert MedConfig().norm == "l2" and MedConfig().margins[-1] == 4.0
     for wrong, words in (
         ({"scorer": "nonsense"}, "scorer must be one of transe, rotate"),
         ({"scorer": "complex", "norm": "l2"}, "norm of complex must be one of dot"),
         ({"scorer": "rotate", "rotate_at": 0.5}, "rotate_at needs scorer transe"),
+        ({"scorer": "simple", "positive_weights": "recip_dist"}, "inner products: prob"),
     ):
         with pytest.raises(ValueError, match=words):
             MedConfig(**wrong)
