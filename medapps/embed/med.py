@@ -34,7 +34,7 @@ from medapps.embed.config import MedConfig
 FAR = 1e6
 """Distance of a masked negative."""
 TINY = 1e-6
-GROUP = 2**18
+GROUP = 2**19
 """Scores that the quick path works on at a time."""
 LOG2E = 1.4426950408889634
 HIGHEST = 40.0
@@ -344,7 +344,7 @@ def _quick_pairs(
         else:
             torch.mul(work[1] if kd is None else work[1].add_(total), work[0], out=work[2])
         if kd is not None and teacher is not None:
-            work[2].sub_(torch.mul(teacher[0], kd, out=work[1]))
+            work[2].addcmul_(teacher[0], kd, value=-1)
 
 
 def _quick_part(
