@@ -166,11 +166,10 @@ def work(options: argparse.Namespace) -> None:
         except Interrupted:
             return
 
-    grown = {"peak_rss_bytes": 0, "above_graph": 0}
+    sent: list[dict[str, float]] = [{}]
     if not launched():
         train(ALONE, Counter())
         peaks = [peak_rss_bytes()]
-        sent = [{}]
     else:
         with joined("cpu") as group:
             train(Sharded(group, len(graph.entities)), group.sent)

@@ -163,7 +163,14 @@ def joining(bench: Bench, settings: Settings, *, distributed: bool) -> Iterator[
             )
         yield Single(bench)
         return
-    from medapps.embed.distributed.group import joined
+    try:
+        from medapps.embed.distributed import train  # noqa: F401  (all that it needs of torch)
+        from medapps.embed.distributed.group import joined
+    except ImportError as error:
+        raise MedappsError(
+            f"This torch lacks something that --distributed needs: {error}.",
+            fix="Install the versions of constraints.txt (torch 2.13).",
+        ) from error
 
     with joined(settings.train.device) as group:
         group.same(settings.graph.plain() | {"force": bench.force}, "config")

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from medapps.embed.checkpoint import Counters, check_identity
-from medapps.embed.distributed.group import Group
+from medapps.embed.distributed.group import Group, talking
 from medapps.embed.distributed.shards import ShardReader, ShardWriter
 from medapps.errors import MedappsError
 from medapps.store import VERIFY_BELOW, Draft, disk_errors, read_manifest, writing
@@ -72,7 +72,7 @@ def save_shards(
 ) -> None:
     """Replace the checkpoint in `folder`; tensors of entities are this rank's rows of `rows`."""
     with writing_together(group, folder, kind=KIND) as draft:
-        with _planned(folder):
+        with _planned(group, folder):
             dcp.save(_spread(group, rows, tensors), storage_writer=ShardWriter(draft.folder))
         draft.about = {"counters": asdict(at), "identity": identity, "ranks": group.world}
 
@@ -95,7 +95,7 @@ def load_shards(
 
     wanted = _spread(group, rows, tensors)
     about = group.agree(check)
-    with _planned(folder):
+    with _planned(group, folder):
         dcp.load(wanted, storage_reader=ShardReader(str(folder)))
     return Counters(**about["counters"])
 
@@ -115,10 +115,11 @@ def _spread(group: Group, rows: int, tensors: dict[str, Tensor]) -> dict[str, Te
 
 
 @contextmanager
-def _planned(folder: Path) -> Iterator[None]:
+def _planned(group: Group, folder: Path) -> Iterator[None]:
     """What went wrong on some rank inside DCP, as a sentence on all of them."""
     try:
-        yield
+        with talking(group.rank):
+            yield
     except CheckpointException as error:
         rank, failure = next(iter(sorted(error.failures.items())))
         cause = failure[0]

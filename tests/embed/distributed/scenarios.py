@@ -24,6 +24,7 @@ from medapps.embed.distributed.group import Group, joined
 from medapps.embed.distributed.train import check_ranks, train_sharded
 from medapps.embed.step import Step
 from medapps.errors import Interrupted, MedappsError
+from medapps.graph.ids import IdMap
 from tests.embed.conftest import make_graph
 
 GRAPH = make_graph()
@@ -49,9 +50,10 @@ WIRED = ("counts", "ids", "rows", "gradients", "relations")
 
 @contextmanager
 def watched():
-    """Losses of every step, and what was sent during each of them."""
+    """Losses of every step, what was sent during each of them, and how many rows are here."""
     losses: list[list[float]] = []
     sent: list[dict[str, float]] = []
+    rows: set[int] = set()
 
     class Watched(Step):
         def __call__(self, batch, tiers, lr, count, *, value):
@@ -59,13 +61,15 @@ def watched():
             before = Counter(group.sent) if group else Counter()
             ei, ml = super().__call__(batch, tiers, lr, count, value=True)
             losses.append([*ei.tolist(), float(ml)])
+            rows.update(len(held) for held in self.tables.entity_optimiser.state.values())
+            rows.add(len(self.tables.entities))
             if group:
                 sent.append({key: group.sent[key] - before[key] for key in WIRED})
             return (ei if value else None), ml
 
     plain, training.Step = training.Step, Watched
     try:
-        yield losses, sent
+        yield losses, sent, rows
     finally:
         training.Step = plain
 
@@ -87,30 +91,21 @@ def refusal(work) -> str:
 def main(folder: Path) -> None:
     with joined("cpu") as group:
         out = folder / str(group.world)
-        result: dict = {"losses": {}, "sent": {}, "metrics": {}, "refused": {}}
+        result: dict = {"losses": {}, "sent": {}, "rows": {}, "refused": {}}
         for name, config in CONFIGS.items():
-            with watched() as (losses, sent):
-                made = train_sharded(group, GRAPH, config, out / name, checkpoint_dir=out / "state")
+            with watched() as (losses, sent, rows):
+                train_sharded(group, GRAPH, config, out / name, checkpoint_dir=out / "state")
             result["losses"][name] = losses
             result["sent"][name] = group.gather(sent)
-            result["metrics"][name] = made.metrics
+            result["rows"][name] = group.gather(sorted(rows))
             group.gather(None)
             if group.rank == 0:
                 shutil.rmtree(out / "state", ignore_errors=True)
         checkpoints(group, folder, out, result)
-        result["rows"] = group.gather(made_rows(group))
         texts = group.gather(result["refused"])
         result["refused"] = {name: [text[name] for text in texts] for name in texts[0]}
         if group.rank == 0:
             (folder / f"{group.world}.json").write_text(json.dumps(result))
-
-
-def made_rows(group: Group) -> int:
-    """Rows that this rank holds."""
-    from medapps.embed.distributed.sharded import Sharded
-
-    first, last = Sharded(group, len(GRAPH.entities)).shard(len(GRAPH.entities))
-    return last - first
 
 
 def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
@@ -134,7 +129,7 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
                 file = next((state / "last").glob("shard_00000*"))
                 file.write_bytes(file.read_bytes()[:-1] + b"x")
         group.gather(None)
-        with watched() as (losses, _):
+        with watched() as (losses, _, _):
             train_sharded(group, graph, config, out / change, checkpoint_dir=state, resume=True)
         result["losses"][change] = losses
 
@@ -153,8 +148,7 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
         refused["seeds"] = seeds
         other = changed if group.rank == group.world - 1 else GRAPH
         refused["graphs"] = refusal(lambda: check_ranks(group, other, config, 0, False))
-        tiny = replace(GRAPH, entities=GRAPH.relations)
-        tiny = replace(tiny, entities=type(GRAPH.relations).of(GRAPH.relations.names()[:1]))
+        tiny = replace(GRAPH, entities=IdMap.of(GRAPH.relations.names()[:1]))
         refused["tiny"] = refusal(lambda: check_ranks(group, tiny, config, 0, False))
         there = folder / f"here{group.rank}"
         refused["folders"] = refusal(
