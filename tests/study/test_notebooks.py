@@ -89,3 +89,16 @@ def test_crop_quality_measures_every_number_type(tiny_dataset, tmp_path):
             (dim, kind) for dim in (4, 8) for kind in ("float32", "float16", "int8")
         ]
     assert "ndcg" in out
+
+
+def test_variants_are_held_against_the_first_one(tiny_dataset, tmp_path):
+    triples = pl.read_parquet(tiny_dataset / "skg.parquet").head(2000)
+    data = tmp_path / "small"
+    data.mkdir()
+    triples[::20].write_parquet(data / "test.parquet")
+    triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(data / "train.parquet")
+    small = ("--set", "train.dims=[4,8]", "--set", "train.epochs=1", "--set", "train.dlw=fixed")
+    place = ("--seeds", 0, 1, "--workspace", tmp_path / "w", "--no-track")
+    out = run("variants.py", "ablation", data, *small, *place)
+    for name in ("med", "no mutual learning", "no evolution", "no loss weights", "mrl"):
+        assert f"| {name} |" in out
