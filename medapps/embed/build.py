@@ -9,8 +9,9 @@ import torch
 
 from medapps.crop.score import ScoreSpec
 from medapps.embed.config import MedConfig
+from medapps.embed.dlw import shares
 from medapps.embed.mapped import working_table
-from medapps.embed.med import SubModels, shares
+from medapps.embed.med import SubModels
 from medapps.embed.optim import make_optimiser
 from medapps.embed.score import Scorer, bounds_of
 from medapps.embed.step import Tables, Tiers

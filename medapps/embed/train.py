@@ -19,10 +19,11 @@ from medapps.embed.arrange import arrange
 from medapps.embed.build import make_tables, make_tiers, pick_device, specs_of
 from medapps.embed.checkpoint import Counters, has_checkpoint
 from medapps.embed.config import MedConfig
+from medapps.embed.dlw import step_w3
 from medapps.embed.draw import HOLDOUT, SUBMODELS, stream
 from medapps.embed.embedding import Embedding
 from medapps.embed.mapped import WorkingSet
-from medapps.embed.med import Weights, step_w3
+from medapps.embed.med import Weights
 from medapps.embed.memory import (
     check_disk,
     check_memory,

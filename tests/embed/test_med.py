@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import huber_loss, softplus
 
+from medapps.embed.dlw import shares, step_w3
 from medapps.embed.med import (
     SubModels,
     Weights,
@@ -16,8 +17,6 @@ from medapps.embed.med import (
     pairs,
     positive_weights,
     positives,
-    shares,
-    step_w3,
 )
 from medapps.embed.score import make_scorer
 
