@@ -3,8 +3,9 @@
     python pipelines/crop_quality.py --data DIR --workspace workspace
     python pipelines/crop_quality.py --data DIR --part rank --epochs 5      (a quick look)
 
-One training per data set; every crop is written, loaded from its files and measured. Finished
-trainings are kept in the workspace. Prints a table per data set and writes it as CSV.
+One training per data set; every crop is written, loaded from its files and measured, every network
+for the same twelve passes. Finished trainings are kept in the workspace. Prints a table per data
+set and writes it as CSV.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.stages import Bench, graph_stage, train_stage
 from medapps.store import Workspace
-from medapps.tasks.config import LabelConfig, RecommendConfig
+from medapps.tasks.config import LabelConfig, NcfConfig, RecommendConfig
 from medapps.tasks.label import label_users
 from medapps.tasks.recommend import train_recommender
 from medapps.tasks.study import prepare
@@ -93,7 +94,7 @@ def tasks(bench: Bench, graph: Graph, embedding: Embedding, seeds: tuple[int, ..
     source = Path(graph.source)
     labels = read_labels(table_file(source, "labels"))
     label = LabelConfig(column="join_period", controls=False)
-    config = RecommendConfig(core=5)
+    config = RecommendConfig(core=5, user_decays=(), ncf=NcfConfig(epochs=12, patience=12))
     study = prepare(read_interactions(table_file(source, "interactions")), config, None)
     rows = []
     for crop, size in crops(bench, embedding):
