@@ -97,9 +97,10 @@ def predicted_memory(entities: int, triples: int, table: str) -> float:
 
 
 def model(points: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """seconds = a + b triples for every step, fitted to all but the largest size, with its error.
+    """Processor seconds = a + b triples for every step, fitted to all but the largest size.
 
-    Relative errors are minimised, so that small sizes count as much as large ones.
+    Relative errors are minimised, so that small sizes count as much as large ones. Processor
+    seconds, because other work on the machine hardly changes them.
     """
     order = sorted(points, key=lambda size: points[size]["triples"])
     if len(order) < 3:
@@ -109,7 +110,7 @@ def model(points: dict[str, dict[str, Any]]) -> dict[str, Any]:
     for step in STEPS:
         if not all(step in points[size] for size in order):
             continue
-        seconds = np.array([points[size][step]["seconds"] for size in order])
+        seconds = np.array([points[size][step]["cpu_seconds"] for size in order])
         columns = np.stack([np.ones_like(triples), triples], 1)
         known = slice(None, -1)
         scaled = columns[known] / seconds[known, None]
@@ -139,7 +140,7 @@ def plot(points: dict[str, dict[str, Any]], fit: dict[str, Any], path: Path) -> 
     line = np.geomspace(x[0], x[-1], 50)
     for i, step in enumerate(STEPS):
         have = [size for size in order if step in points[size]]
-        seconds = [points[size][step]["seconds"] for size in have]
+        seconds = [points[size][step]["cpu_seconds"] for size in have]
         time.plot([points[size]["triples"] for size in have], seconds, "o", color=f"C{i}",
                   label=step)  # fmt: skip
         if step in fit:
@@ -150,7 +151,7 @@ def plot(points: dict[str, dict[str, Any]], fit: dict[str, Any], path: Path) -> 
     space.plot(x, [points[s]["train"]["peak_rss_bytes"] / 2**30 for s in order], "o", label="peak")
     memory = [predicted_memory(round(t * ratio), t, table) / 2**30 for t in line]
     space.plot(line, memory, lw=1, label="from the sizes")
-    for axes, title in ((time, "seconds"), (space, f"GiB of training, table {table}")):
+    for axes, title in ((time, "processor seconds"), (space, f"GiB of training, table {table}")):
         axes.set(xscale="log", yscale="log", xlabel="triples", title=title)
         axes.grid(alpha=0.3)
         axes.legend()

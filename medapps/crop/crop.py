@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from medapps.arrays import forget
 from medapps.crop.files import FORMATS, check_format, read_files, write_files
 from medapps.crop.outgoing import Outgoing
 from medapps.crop.quantize import dequantize
@@ -25,6 +26,9 @@ from medapps.store import Manifest, read_manifest, writing
 Names = pl.Series | Sequence[str] | Sequence[int] | np.ndarray
 VERIFY_BELOW = 32 * 2**20
 """Files up to this size are hashed on every load; a lookup must not read a large one whole."""
+
+_ROWS = 65_536
+"""Rows that are looked up at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,12 @@ class Crop:
         ids = self.entity_ids.ids(names)
         known = ids >= 0
         out = np.zeros((len(ids), self.width), np.float32)
-        out[known] = self.rows(ids[known])
+        places = np.flatnonzero(known)
+        for start in range(0, len(places), _ROWS):
+            part = places[start : start + _ROWS]
+            out[part] = self.rows(ids[part])
+            if len(places) > _ROWS:  # so many pages of a mapped table need not stay
+                forget(self.entities)
         return out, known
 
     def score(self, heads: Names, relations: Names, tails: Names) -> np.ndarray:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medapps.arrays import forget
 from medapps.crop.score import ScoreSpec
 from medapps.embed.draw import CANDIDATES, stream
 from medapps.embed.peers import ALONE, Peers
-from medapps.embed.rounding import as_tensor
+from medapps.embed.rounding import as_numpy, as_tensor
 from medapps.embed.score import bounds_of, make_scorer
 from medapps.embed.table import group
 from medapps.graph.graph import KnownTriples
@@ -126,6 +127,8 @@ class _Block:
             here = ids[at_safe] == drop_answer
             distance[:, drop_query[here], at_safe[here]] = torch.inf
             better += self._count(distance, entity)
+            if hasattr(self.table, "mapped"):  # pages of a file add up when they are not given back
+                forget(as_numpy(self.table))
         return (1.0 + self.peers.sum(better)).numpy()
 
     def _dropped(
@@ -164,7 +167,10 @@ class _Block:
 def _tensor(array: np.ndarray | Tensor) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().cpu()
-    return as_tensor(np.asarray(array))
+    table = as_tensor(np.asarray(array))
+    if isinstance(array, np.memmap):
+        table.mapped = array  # type: ignore[attr-defined]
+    return table
 
 
 def _fetched(table: Tensor, ids: np.ndarray, width: int, peers: Peers) -> Tensor:
