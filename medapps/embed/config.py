@@ -149,7 +149,8 @@ class MedConfig(Config):
         """What is not given is as the scorer likes it."""
         if not isinstance(values, dict):
             return values
-        rule = RULES.get(values.get("scorer", "transe"))
+        name = values.get("scorer", "transe")
+        rule = RULES.get(name) if isinstance(name, str) else None
         if rule is None:
             return values
         return {"norm": next(iter(rule.KERNELS))} | dict(rule.DEFAULTS) | values

@@ -159,6 +159,7 @@ def test_settings_not_given_are_those_of_the_scorer():
     assert MedConfig().norm == "l2" and MedConfig().margins[-1] == 4.0
     for wrong, words in (
         ({"scorer": "nonsense"}, "scorer must be one of transe, rotate"),
+        ({"scorer": ["rotate"]}, "valid string"),
         ({"scorer": "complex", "norm": "l2"}, "norm of complex must be one of dot"),
         ({"scorer": "rotate", "rotate_at": 0.5}, "rotate_at needs scorer transe"),
         ({"scorer": "simple", "positive_weights": "recip_dist"}, "inner products: prob"),
