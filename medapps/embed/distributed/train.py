@@ -121,6 +121,10 @@ def save_together(
             shape = (rows.rows, part.entities.shape[1])
             part.write(draft, Hole(shape, part.entities.dtype.name, code))
         group.gather(None)  # the file is there
-        file = draft.path("vectors.safetensors")
-        group.agree(lambda: fill(file, "entities", first, part.entities))
+
+        def put() -> None:
+            with disk_errors(folder):
+                fill(draft.path("vectors.safetensors"), "entities", first, part.entities)
+
+        group.agree(put)
     return group.agree(lambda: Embedding.load(folder))
