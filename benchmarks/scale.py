@@ -105,12 +105,13 @@ def model(points: dict[str, dict[str, Any]]) -> dict[str, Any]:
     order = sorted(points, key=lambda size: points[size]["triples"])
     if len(order) < 3:
         return {}
-    triples = np.array([points[size]["triples"] for size in order], float)
     out: dict[str, Any] = {}
     for step in STEPS:
-        if not all(step in points[size] for size in order):
+        have = [size for size in order if step in points[size]]
+        if len(have) < 3:
             continue
-        seconds = np.array([points[size][step]["cpu_seconds"] for size in order])
+        triples = np.array([points[size]["triples"] for size in have], float)
+        seconds = np.array([points[size][step]["cpu_seconds"] for size in have])
         columns = np.stack([np.ones_like(triples), triples], 1)
         known = slice(None, -1)
         scaled = columns[known] / seconds[known, None]
@@ -119,7 +120,7 @@ def model(points: dict[str, dict[str, Any]]) -> dict[str, Any]:
         out[step] = {
             "seconds": float(a),
             "microseconds_per_triple": float(1e6 * b),
-            "error": dict(zip(order, errors.round(3).tolist(), strict=True)),
+            "error": dict(zip(have, errors.round(3).tolist(), strict=True)),
         }
     memory = [
         predicted_memory(p["entities"], p["triples"], p["table"]) / p["train"]["peak_rss_bytes"] - 1
