@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from medapps.embed.config import MedConfig, mrl, paper
+from medapps.embed.memory import peak_rss_bytes
 from medapps.embed.rank import rank_embedding
 from medapps.embed.train import Progress, split_validation, train_med
 from medapps.errors import Interrupted, MedappsError
@@ -245,3 +249,12 @@ def test_an_empty_graph_is_refused():
 def test_stopping_without_a_folder_still_ends_cleanly(graph):
     with pytest.raises(Interrupted):
         train_med(graph, small(), stop=lambda: True)
+
+
+def test_the_peak_of_a_small_program_is_its_own_even_when_a_large_one_starts_it():
+    held = bytearray(300 * 2**20)
+    held[:: 2**12] = b"x" * len(held[:: 2**12])  # every page is touched
+    script = "from medapps.embed.memory import peak_rss_bytes; print(peak_rss_bytes())"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert peak_rss_bytes() - int(done.stdout) > 100 * 2**20
