@@ -1,8 +1,8 @@
 """From 0.1 to 50.8 million triples on one machine: time, memory and bytes of every command.
 
 python benchmarks/scale.py --json                             (all sizes; 60 GB of disk, an hour)
-python benchmarks/scale.py --sizes 0.1,1 --folder /tmp/scale  (a first look; keeps what it measured)
-python benchmarks/scale.py --folder /tmp/scale --plot docs/scale.png
+python benchmarks/scale.py --sizes 0.1,1 --folder DIR  (a first look; keeps what it measured)
+python benchmarks/scale.py --folder DIR --plot docs/scale.png
 
 Every command runs in a process of its own, as a user would run it. What was measured is kept in
 `results.json` of the folder and not measured again. A cost model is fitted to the smaller sizes and
