@@ -16,9 +16,10 @@ from medapps.baselines.player import Player, fresh, known, masked_of
 from medapps.crop.crop import Crop
 from medapps.embed.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
 from medapps.embed.config import MedConfig
+from medapps.embed.holdout import split_validation
 from medapps.embed.memory import check_memory, keep_pages, needed_bytes
 from medapps.embed.negatives import sampler_of
-from medapps.embed.train import Progress, split_validation
+from medapps.embed.train import Progress
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph, KnownTriples
 from medapps.score.rules import RULES

@@ -89,7 +89,7 @@ def crop_of(
 
 def valid_mrr(crop: Crop, graph: Graph, train: MedConfig, seed: int) -> float | None:
     """Filtered MRR of a crop on (a sample of) the validation triples, if it can be had."""
-    from medapps.embed.train import split_validation
+    from medapps.embed.holdout import split_validation
 
     if crop.relations is None or not len(graph.valid):
         return None

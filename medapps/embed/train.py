@@ -20,8 +20,9 @@ from medapps.embed.build import make_tables, make_tiers, pick_device, specs_of
 from medapps.embed.checkpoint import Counters, has_checkpoint
 from medapps.embed.config import MedConfig
 from medapps.embed.dlw import step_w3
-from medapps.embed.draw import HOLDOUT, SUBMODELS, stream
+from medapps.embed.draw import SUBMODELS, stream
 from medapps.embed.embedding import Embedding
+from medapps.embed.holdout import split_validation
 from medapps.embed.mapped import WorkingSet
 from medapps.embed.med import Weights
 from medapps.embed.memory import (
@@ -382,20 +383,3 @@ class _Training:
             metrics=metrics,
             about={"data": graph.name, "source": graph.source, "seed": self.seed},
         )
-
-
-def split_validation(graph: Graph, config: MedConfig, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training and validation triples; a part of the training triples is held out where early
-    stopping needs it.
-    """
-    train, valid = graph.train, np.asarray(graph.valid)
-    if not len(valid) and config.patience is not None:
-        held = max(1, min(config.valid_triples, round(config.valid_fraction * len(train))))
-        chosen = stream(seed, HOLDOUT).choice(len(train), held, replace=False)
-        keep = np.ones(len(train), bool)
-        keep[chosen] = False
-        return train[keep], train[np.sort(chosen)]
-    if len(valid) > config.valid_triples:
-        chosen = stream(seed, HOLDOUT).choice(len(valid), config.valid_triples, replace=False)
-        valid = valid[np.sort(chosen)]
-    return train, valid

@@ -172,7 +172,7 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
         return graph.valid
     if not isinstance(source, Crop) and source.manifest is not None:
         from medapps.embed.config import MedConfig
-        from medapps.embed.train import split_validation
+        from medapps.embed.holdout import split_validation
 
         settings = dict(source.manifest.config)
         seed = int(settings.pop("seed", 0))

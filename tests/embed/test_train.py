@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from medapps.embed.config import MedConfig, mrl, paper
+from medapps.embed.holdout import split_validation
 from medapps.embed.memory import peak_rss_bytes
 from medapps.embed.rank import rank_embedding
-from medapps.embed.train import Progress, split_validation, train_med
+from medapps.embed.train import Progress, train_med
 from medapps.errors import Interrupted, MedappsError
 from medapps.tracking import Run
 from tests.embed.conftest import make_graph
