@@ -23,9 +23,10 @@ ALS_GRID: tuple[dict[str, Any], ...] = tuple(
     for f, r, a in ((32, 0.1, 1.0), (64, 0.1, 1.0), (64, 1.0, 1.0), (64, 10.0, 10.0))
 )
 BPR_GRID: tuple[dict[str, Any], ...] = tuple(
-    {"factors": f, "regularization": r, "learning_rate": 0.05}
-    for f, r in ((32, 0.01), (64, 0.01), (64, 0.05))
+    {"factors": f, "regularization": 0.01, "learning_rate": rate}
+    for f, rate in ((32, 0.002), (64, 0.002), (32, 0.01), (32, 0.05))
 )
+"""Small rates: implicit draws negatives by popularity, so that long training unlearns it."""
 
 
 def popularity_scores(study: Study) -> Scores:
