@@ -192,6 +192,15 @@ def retention(ranks: np.ndarray, k: int = 10) -> dict[str, float]:
     return out
 
 
+def ranks_of(report: Report) -> np.ndarray:
+    """float64 (2, triples): the ranks that a report of link prediction was made of.
+
+    Ranks are whole or half; as float32 reciprocals they stay apart up to a few millions.
+    """
+    reciprocal = np.asarray(report.units["mrr"], np.float64).reshape(2, -1)
+    return np.round(2 / reciprocal) / 2
+
+
 def by_relation(ranks: np.ndarray, relation: np.ndarray, names: pl.Series) -> pl.DataFrame:
     """One row per relation: triples, and MRR and Hit@10 of each side and both."""
     _, inverse, counts = np.unique(relation, return_inverse=True, return_counts=True)

@@ -1,0 +1,74 @@
+"""What the scripts of the studies share: their options, their workspace and their table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+import medapps as ma
+from medapps.config import resolve
+from medapps.score.rules import RULES
+from medapps.settings import Settings
+from medapps.stages import Bench
+from medapps.study.plan import settings_for
+
+say = Console(stderr=True, highlight=False, soft_wrap=True).print
+
+
+def options(text: str | None, *, many: bool = False) -> argparse.ArgumentParser:
+    """A parser with what every study takes; `many` takes several dataset folders."""
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, nargs="+" if many else None, help="dataset folder")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="files with `train` and `baseline`; of several the one whose study names the data",
+    )
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="train.KEY=V")
+    parser.add_argument("--scorer", choices=tuple(RULES), default=None)
+    parser.add_argument("--workspace", type=Path, default=Path("workspace"))
+    parser.add_argument("--no-track", action="store_true")
+    parser.add_argument("--plot", type=Path, default=None, help="write a picture (PNG)")
+    return parser
+
+
+def bench_of(given: argparse.Namespace) -> Bench:
+    """Where finished stages are kept."""
+    return Bench(ma.Workspace(given.workspace), tracked=not given.no_track, say=say)
+
+
+def settings_of(given: argparse.Namespace, data: Path) -> Settings:
+    """The settings for one data set, as `medapps run` with the same file would have them."""
+    flags = {"train.scorer": given.scorer}
+    files = [resolve(Settings, file=file, sets=given.sets, flags=flags) for file in given.config]
+    return settings_at(files or [resolve(Settings, sets=given.sets, flags=flags)], data)
+
+
+def settings_at(files: Sequence[Settings], data: Path) -> Settings:
+    """Those of the first file whose study names the folder, else of the first file."""
+    name = data.resolve().name
+    for settings in files:
+        for item in settings.study.data:
+            if item.name is not None and Path(item.name).name == name:
+                return settings_for(settings, item)
+    return files[0]
+
+
+def spread(values: Sequence[float], digits: int = 4) -> str:
+    """Mean over seeds and, where there are several, their deviation."""
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,134 @@
+"""The scripts of the studies: right numbers on hand cases, and one run of each on a tiny graph."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from medapps.config import resolve
+from medapps.embed.rank import ranks_of, retention
+from medapps.report import Report
+from medapps.settings import Settings
+from medapps.stages import Bench
+from medapps.store import Workspace
+from medapps.study.run import run_study
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+CONFIG = """
+study: {name: small, data: [linked], methods: [med, dt, ext-v], tasks: [rank], seeds: [0]}
+train: {dims: [4, 8], epochs: 1, threads: 1}
+baseline: {search: {when: "off"}}
+"""
+
+
+@pytest.fixture
+def script(monkeypatch, capsys):
+    """Import a script, or run it and give what it prints."""
+    monkeypatch.syspath_prepend(str(PIPELINES))
+
+    def load(name: str, *words: object):
+        module = importlib.import_module(name)
+        if not words:
+            return module
+        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+        module.main()
+        return capsys.readouterr().out
+
+    return load
+
+
+@pytest.fixture
+def linked(tiny_dataset, tmp_path) -> Path:
+    """A folder with train and test triples, and a config beside it."""
+    triples = pl.read_parquet(tiny_dataset / "skg.parquet").head(2000)
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    triples[::20].write_parquet(folder / "test.parquet")
+    triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(folder / "train.parquet")
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    return folder
+
+
+def cells(out: str) -> list[list[str]]:
+    """The cells of every line of a Markdown table, the two title lines left out."""
+    lines = [line for line in out.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def report(ranks: list[list[float]], dim: int) -> Report:
+    """A report of (2, triples) ranks as link prediction writes it."""
+    reciprocal = (1 / np.array(ranks)).reshape(1, -1).astype(np.float32)
+    return Report("rank", "m", dim, "d", (0,), {}, {"mrr": reciprocal}, unit_digest="same")
+
+
+def test_ranks_come_back_from_a_report():
+    ranks = np.arange(1, 300_000) / 2 + 0.5
+    assert (ranks_of(report([ranks, ranks[::-1]], 4)) == [ranks, ranks[::-1]]).all()
+
+
+def test_retention_of_a_chain_by_hand(script):
+    """Five triples, heads and tails alike: never, last only, lost again, kept twice."""
+    hits = np.array([[0, 0, 1, 1, 0], [0, 0, 0, 1, 1], [0, 1, 1, 1, 1]], bool)  # (dims, triples)
+    chain = [report(np.where([hit, hit], 10.0, 10.5), dim) for dim, hit in enumerate(hits)]
+    found = script("retention").retained(chain)
+    assert found == pytest.approx(
+        {
+            "arr": 3 / 4,
+            "arr_triple": 3 / 4,
+            "arr_all": 3 / 5,
+            "arr_last_only": 1 / 4,
+            "arr_others": 2 / 3,
+        }
+    )
+
+
+def test_retention_of_a_chain_is_that_of_a_naive_loop(script):
+    ranks = np.random.default_rng(0).integers(1, 40, (4, 2, 50)).astype(float)
+    chain = [report(part, dim) for dim, part in enumerate(ranks)]
+    kept = some = 0
+    for query in ranks.reshape(4, -1).T:
+        first = next((i for i in range(4) if query[i] <= 10), None)
+        some += first is not None
+        kept += first is not None and all(rank <= 10 for rank in query[first:])
+    assert script("retention").retained(chain)["arr"] == pytest.approx(kept / some)
+
+
+def test_retention_uses_the_trainings_of_a_study(script, linked, tmp_path):
+    config = tmp_path / "small.yaml"
+    bench = Bench(Workspace(tmp_path / "w"), tracked=False)
+    settings = resolve(Settings, file=config)
+    run_study(bench, settings, data=tmp_path)
+    before = made(tmp_path / "w")
+    place = ("--config", config, "--workspace", tmp_path / "w", "--no-track")
+    picture = tmp_path / "retention.png"
+    methods = ("--methods", "med", "dt", "ext-v", "--plot", picture)
+    rows = cells(script("retention", linked, *place, *methods))
+    assert made(tmp_path / "w") == before and picture.stat().st_size > 0
+    assert [row[:2] for row in rows] == [["med", "4, 8"], ["dt", "4, 8"], ["ext-v", "4, 8 (dt)"]]
+    folders = [path.parent for path in (tmp_path / "w" / "reports").glob("*/manifest.json")]
+    reports = {(r.method, r.dim): r for r in map(Report.load, folders)}
+    truth = retention(np.stack([ranks_of(reports["med", dim]) for dim in (4, 8)]))
+    assert truth == pytest.approx(reports["med", 8].details["retention"])
+    assert float(rows[0][2]) == pytest.approx(truth["arr"], abs=6e-5)
+    truth = retention(np.stack([ranks_of(reports[m]) for m in (("ext-v", 4), ("dt", 8))]))
+    assert float(rows[2][2]) == pytest.approx(truth["arr"], abs=6e-5)
+
+
+def made(workspace: Path) -> set[Path]:
+    """Every finished folder of a workspace but the graphs."""
+    return {path.parent for path in workspace.glob("[!g]*/*/manifest.json")}
+
+
+def test_settings_are_those_of_the_file_that_names_the_data(script, tmp_path):
+    settings_at = script("script").settings_at
+    one = resolve(Settings, sets=["train.epochs=3", "study.data=[wn18rr]"])
+    item = {"name": "fb15k-237", "set": {"train.lr": 0.5}}
+    other = resolve(Settings, sets=["train.epochs=4"], flags={"study.data": [item]})
+    found = settings_at([one, other], tmp_path / "fb15k-237").train
+    assert (found.epochs, found.lr) == (4, 0.5)
+    assert settings_at([one, other], tmp_path / "elsewhere").train.epochs == 3
