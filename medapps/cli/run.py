@@ -22,7 +22,7 @@ def run(
         typer.Option(envvar="MEDAPPS_DATA", help="Folder that holds the data sets by name."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed and a small budget, to see that all runs.")
+        bool, typer.Option("--quick", help="One seed and a small budget, which the file may set.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")

@@ -89,6 +89,8 @@ class StudyConfig(Config):
     """Link prediction ranks among so many sampled entities; null among all."""
     limit: PositiveInt | None = None
     """At most this many test triples are ranked; null ranks all."""
+    quick: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `--quick` that differ from its tiny budget: section.key to value."""
 
     @field_validator("data", mode="before")
     @classmethod

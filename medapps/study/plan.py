@@ -14,16 +14,21 @@ SIZELESS = REFERENCES | {"none", "oracle"}
 
 def settings_for(settings: Settings, item: StudyData) -> Settings:
     """The settings with what one data set has to itself."""
-    if not item.set:
+    return _changed(settings, item.set, f"study.data, set of {item.name or item.synth}")
+
+
+def _changed(settings: Settings, changes: dict[str, Any], where: str) -> Settings:
+    """The settings with new values for some section.key."""
+    if not changes:
         return settings
     values = settings.plain()
-    for dotted, value in item.set.items():
+    for dotted, value in changes.items():
         *sections, last = dotted.split(".")
         inner = values
         for section in sections:
             inner = inner.setdefault(section, {})
         inner[last] = value
-    return validate(Settings, values, where=f"study.data, set of {item.name or item.synth}")
+    return validate(Settings, values, where=where)
 
 
 def tasks_of(study: StudyConfig, item: StudyData) -> tuple[StudyTask, ...]:
@@ -54,28 +59,27 @@ def dims_of(settings: Settings, task: StudyTask, method: str) -> tuple[int, ...]
 
 
 def quick(settings: Settings) -> Settings:
-    """The same study with one seed and a small budget: to see that everything runs."""
-    train, label, ncf = settings.train, settings.label, settings.recommend.ncf
-    study = settings.study
-    changes: dict[str, Any] = {
-        "train": train.model_copy(update={"epochs": min(train.epochs, 3)}),
-        "label": label.model_copy(update={"epochs": min(label.epochs, 10)}),
-        "recommend": settings.recommend.model_copy(
-            update={"ncf": ncf.model_copy(update={"epochs": min(ncf.epochs, 3)})}
-        ),
-        "baseline": settings.baseline.model_copy(
-            update={"search": settings.baseline.search.model_copy(update={"when": "off"})}
-        ),
-        "study": study.model_copy(
-            update={
-                "name": f"{study.name}-quick",
-                "seeds": study.seeds[:1],
-                "repeats": 1,
-                "limit": min(study.limit or 1000, 1000),
-            }
-        ),
+    """The same study with one seed and the small budget of study.quick, or else a tiny one."""
+    study, ncf = settings.study, settings.recommend.ncf
+    tiny: dict[str, Any] = {
+        "train.epochs": min(settings.train.epochs, 3),
+        "label.epochs": min(settings.label.epochs, 10),
+        "recommend.ncf.epochs": min(ncf.epochs, 3),
+        "baseline.search.when": "off",
+        "study.limit": min(study.limit or 1000, 1000),
     }
-    return settings.model_copy(update=changes)
+    changes = tiny | study.quick
+    data = [
+        item.model_copy(update={"set": {k: v for k, v in item.set.items() if k not in changes}})
+        for item in study.data
+    ]
+    fixed = {
+        "study.name": f"{study.name}-quick",
+        "study.seeds": study.seeds[:1],
+        "study.repeats": 1,
+        "study.data": [item.plain() for item in data],
+    }
+    return _changed(settings, changes | fixed, "study.quick")
 
 
 def shifted(settings: Settings, seed: int) -> Settings:

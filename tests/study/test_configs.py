@@ -73,3 +73,13 @@ def test_quick_is_smaller_and_keeps_the_plan():
     small = quick(whole)
     assert small.study.seeds == (0,) and small.train.epochs <= 3
     assert small.study.data == whole.study.data and small.study.methods == whole.study.methods
+
+
+def test_the_quick_budget_of_a_file_goes_before_the_tiny_one_and_before_a_data_sets_own():
+    own = {"name": "wn18rr", "set": {"train.epochs": 24, "train.lr": 0.3}}
+    study = {"data": [own], "seeds": [4, 5], "quick": {"train.epochs": 8, "study.dims": [10]}}
+    whole = Settings.model_validate({"study": study, "train": {"dims": [10, 40]}})
+    small = quick(whole)
+    assert small.study.seeds == (4,) and small.study.dims == (10,) and small.study.limit == 1000
+    for_data = settings_for(small, small.study.data[0])
+    assert for_data.train.epochs == 8 and for_data.train.lr == 0.3
