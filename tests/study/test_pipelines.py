@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from medapps.config import resolve
+from medapps.embed.embedding import Embedding
 from medapps.embed.rank import ranks_of, retention
 from medapps.report import Report
 from medapps.settings import Settings
@@ -132,3 +133,34 @@ def test_settings_are_those_of_the_file_that_names_the_data(script, tmp_path):
     found = settings_at([one, other], tmp_path / "fb15k-237").train
     assert (found.epochs, found.lr) == (4, 0.5)
     assert settings_at([one, other], tmp_path / "elsewhere").train.epochs == 3
+
+
+def test_efficiency_divides_by_the_numbers_in_the_crop(script, linked, tmp_path):
+    place = ("--workspace", tmp_path / "w", "--no-track", "--plot", tmp_path / "effi.png")
+    small = ("--config", tmp_path / "small.yaml", "--scorer", "rotate", "--seeds", 0, 1)
+    rows = cells(script("efficiency", linked, *place, *small))
+    train = pl.read_parquet(linked / "train.parquet")
+    test = pl.read_parquet(linked / "test.parquet")
+    both = pl.concat([train, test])
+    entities = pl.concat([both["head"], both["tail"]]).n_unique()
+    for dim, row in zip((4, 8), rows, strict=True):
+        parameters = dim * (2 * entities + both["relation"].n_unique())
+        assert row[:3] == ["MED, rotate", str(dim), f"{parameters / 1e6:.3f}"]
+        mrr = float(row[3].split()[0])
+        assert float(row[6]) == pytest.approx(mrr * 1e6 / parameters, rel=0.02)
+    assert (tmp_path / "effi.png").stat().st_size > 0
+    for path in (tmp_path / "w" / "embeddings").glob("*/manifest.json"):
+        crop = Embedding.load(path.parent).crop(4)
+        counted = crop.entities.size + crop.relations.size
+        assert rows[0][2] == f"{counted / 1e6:.3f}"
+
+
+def test_the_papers_efficiency_is_mrr_over_millions_and_substitutes_are_named(script):
+    efficiency = script("efficiency")
+    for numbers in efficiency.PAPER.values():
+        assert len(numbers) == len(efficiency.MODELS)
+        for _, millions, mrr, hits, printed in numbers:
+            assert mrr / millions == pytest.approx(printed, abs=0.00051) and mrr < hits
+    for folder, (ours, theirs) in efficiency.TITLES.items():
+        assert theirs in efficiency.PAPER
+        assert (ours == theirs) == (folder in ("fb15k-237", "wn18rr"))
