@@ -1,0 +1,220 @@
+"""The time of all 64 sizes 10, 20, ..., 640: one MED training against a training per size.
+
+    python pipelines/sixty_four.py DATA/fb15k-237 --config configs/rotate_fb15k237.yaml \\
+        --methods dt bkd dualde --rounds 3 --plot sixty_four.png
+    python pipelines/sixty_four.py DATA/fb15k-237 --scorer transe --steps 50     (a quick look)
+
+MED with all sizes is measured over one pass of the training triples, or --steps updates. The others
+are measured at some sizes over the same updates; a straight line through their times is summed over
+all sizes, and the table says so. Rounds alternate between everything that is measured; a ratio is
+taken within a round and the median of the rounds is shown. Distilled sizes are those below the
+teacher's, which is dt of the largest size, counted once. Searching dt's margin and rate, validation
+and test are left out. Finished measurements are kept in the workspace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from script import bench_of, options, say, settings_of, table
+
+import medapps as ma
+from medapps.settings import Settings
+from medapps.stages import graph_stage
+from medapps.store import digest_of
+
+PAPER = {
+    ("fb15k-237", "transe"): {"dt": 10.23, "bkd": 11.64},
+    ("fb15k-237", "simple"): {"dt": 10.65, "bkd": 13.51},
+    ("fb15k-237", "rotate"): {"dt": 10.73, "bkd": 12.48},
+    ("fb15k-237", "pairre"): {"dt": 9.37, "bkd": 12.09},
+    ("wn18rr", "transe"): {"dt": 9.49, "bkd": 11.73, "dualde": 19.36},
+    ("wn18rr", "simple"): {"dt": 12.14, "bkd": 12.86, "dualde": 23.75},
+    ("wn18rr", "rotate"): {"dt": 11.10, "bkd": 12.83, "dualde": 18.90},
+    ("wn18rr", "pairre"): {"dt": 10.06, "bkd": 13.06, "dualde": 19.85},
+}
+"""Times MED's, as printed."""
+Times = dict[tuple[str, int], list[float]]
+"""(method, dim) to seconds of one pass in every round; MED with all sizes has dim 0."""
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument(
+        "--methods", nargs="+", choices=("dt", "bkd", "dualde"), default=["dt", "bkd", "dualde"]
+    )
+    parser.add_argument("--dims", type=int, nargs="+", default=list(range(10, 641, 10)))
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 160, 320, 480, 640])
+    parser.add_argument("--steps", type=int, default=None, help="updates; else one pass")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=None, help="passes; else the config's")
+    given = parser.parse_args()
+    bench, settings = bench_of(given), settings_of(given, given.data)
+    graph, _ = graph_stage(bench, given.data, settings.graph)
+    epochs = given.epochs or settings.train.epochs
+    train = one_pass(settings.train, given.dims)
+    settings = settings.model_copy(update={"train": train})
+    part = shortened(graph, train.batch, given.steps)
+    methods = list(dict.fromkeys(["dt", *given.methods]))  # dt is the teacher of the others
+    jobs = [("med", 0)]
+    for method in methods:
+        jobs += [(method, dim) for dim in measured_sizes(method, given.sizes, train.dims)]
+    key = digest_of([graph.digest, train.plain(), settings.baseline.plain(), len(part.train)])
+    notes = given.workspace / "sixty_four" / f"{key[:16]}.jsonl"
+    times = measure(jobs, given.rounds, notes, stopwatch(part, settings))
+    longer = epochs * len(graph.train) / len(part.train)  # a training than a measurement
+    paper = PAPER.get((graph.name, train.scorer), {})
+    rows = [row(method, times, train.dims, longer, paper) for method in ("med", *methods)]
+    amount = f"{len(part.train):,} triples per measurement, {given.rounds} rounds"
+    print(f"**{graph.name}, {train.scorer}: all {len(train.dims)} sizes** ({amount})\n")
+    titles = ["seconds", f"hours of {epochs} passes", "times MED", "paper", "off the line"]
+    print(table(["method", "how", *titles], rows))
+    if given.plot:
+        draw(times, f"{graph.name}, {train.scorer}", given.plot)
+
+
+def one_pass(train: ma.MedConfig, dims: Sequence[int]) -> ma.MedConfig:
+    """The same training for one pass with these sizes; one margin per dim fits no other dims."""
+    changes = {"dims": tuple(dims), "margin": train.margins[-1], "epochs": 1, "patience": None}
+    return ma.MedConfig(**(train.model_dump() | changes))
+
+
+def shortened(graph: ma.Graph, batch: int, steps: int | None) -> ma.Graph:
+    """The graph with the triples of so many updates (else all), and nothing to validate on."""
+    some = len(graph.train) if steps is None else min(steps * batch, len(graph.train))
+    kept = np.random.default_rng(0).permutation(len(graph.train))[:some]
+    none = np.empty((0, 3), np.int32)
+    return replace(graph, train=np.asarray(graph.train)[np.sort(kept)], valid=none, test=none)
+
+
+def measured_sizes(method: str, sizes: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """A student is smaller than its teacher: the last but one size stands for the largest."""
+    largest = dims[-1] if method == "dt" else dims[-2]
+    return sorted({min(size, largest) for size in sizes})
+
+
+def stopwatch(graph: ma.Graph, settings: Settings) -> Callable[[str, int], float]:
+    """Seconds of one pass of a method at a size, tables and index not counted."""
+    train, plain = settings.train, settings.baseline.model_dump()
+    off = {"search": plain["search"] | {"when": "off"}, "teacher_dim": train.dims[-1]}
+    first = replace(graph, train=graph.train[: train.batch])  # a teacher's values cost no time
+    teacher = ma.make_baseline("dt", first, train.dims[-1], _baseline(plain | off), train=train)
+
+    def own(method: str, dim: int, second: float = 0.0) -> float:
+        config = _baseline(plain | off | {"dualde": plain["dualde"] | {"second": second}})
+        above = None if method == "dt" else teacher
+        crop = ma.make_baseline(method, graph, dim, config, train=train, teacher=above)
+        return float(crop.about["own_seconds"])
+
+    def seconds(method: str, dim: int) -> float:
+        if method == "med":
+            return float(ma.train_med(graph, train).metrics["train_seconds"])
+        if method == "dualde":  # a first stage, and a part of a second one
+            alone, both = own(method, dim), own(method, dim, second=1.0)
+            return alone + settings.baseline.dualde.second * (both - alone)
+        return own(method, dim)
+
+    return seconds
+
+
+def _baseline(values: dict[str, object]) -> ma.BaselineConfig:
+    return ma.BaselineConfig.model_validate(values)
+
+
+def measure(
+    jobs: Sequence[tuple[str, int]],
+    rounds: int,
+    notes: Path,
+    seconds: Callable[[str, int], float],
+) -> Times:
+    """Every job once per round, in turn; what the file of notes has is not measured again."""
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    times: Times = {job: [] for job in jobs}
+    for line in notes.read_text().splitlines() if notes.exists() else []:
+        method, dim, value = json.loads(line)
+        times.setdefault((method, dim), []).append(value)
+    for number in range(rounds):
+        for method, dim in jobs:
+            if len(times[method, dim]) > number:
+                continue
+            value = seconds(method, dim)
+            times[method, dim].append(value)
+            say(f"round {number + 1}: {method} {dim or 'all sizes'}, {value:.2f} s")
+            with notes.open("a") as file:
+                print(json.dumps([method, dim, value]), file=file)
+    return {job: times[job][:rounds] for job in jobs}
+
+
+def extrapolated(sizes: Sequence[int], seconds: Sequence[float], dims: Sequence[int]) -> float:
+    """The sum over `dims` of the straight line through the times of some sizes."""
+    return float(np.polyval(np.polyfit(sizes, seconds, 1), dims).sum())
+
+
+def totals(method: str, times: Times, dims: Sequence[int]) -> list[float]:
+    """Seconds of one pass of all sizes, per round."""
+    if method == "med":
+        return times["med", 0]
+    sizes, rounds = by_round(method, times)
+    if method == "dt":
+        return [extrapolated(sizes, values, dims) for values in rounds]
+    sizes_dt, teacher = by_round("dt", times)
+    return [
+        extrapolated(sizes, students, dims[:-1]) + extrapolated(sizes_dt, values, dims[-1:])
+        for students, values in zip(rounds, teacher, strict=True)
+    ]
+
+
+def by_round(method: str, times: Times) -> tuple[list[int], list[tuple[float, ...]]]:
+    """The measured sizes, and their seconds in each round."""
+    sizes = [dim for name, dim in times if name == method]
+    return sizes, list(zip(*(times[method, dim] for dim in sizes), strict=True))
+
+
+def row(
+    method: str, times: Times, dims: Sequence[int], longer: float, paper: Mapping[str, float]
+) -> list[str]:
+    """One method: seconds of a measurement, hours of a training, and times MED."""
+    own, med = totals(method, times, dims), totals("med", times, dims)
+    ratio = median(a / b for a, b in zip(own, med, strict=True))
+    how, off = f"measured, {len(dims)} sizes at once", ""
+    if method != "med":
+        sizes, _ = by_round(method, times)
+        how, off = f"extrapolated from {len(sizes)} sizes", f"{misfit(method, times):.0%}"
+    printed = f"{paper[method]}×" if method in paper else ""
+    hours = f"{median(own) * longer / 3600:.2f}"
+    return [method, how, f"{median(own):.1f}", hours, f"**{ratio:.2f}×**", printed, off]
+
+
+def misfit(method: str, times: Times) -> float:
+    """How far the line misses a measured time at most, as a part of the largest one."""
+    sizes, _ = by_round(method, times)
+    seconds = np.array([median(times[method, dim]) for dim in sizes])
+    line = np.polyval(np.polyfit(sizes, seconds, 1), sizes)
+    return float(np.abs(line - seconds).max() / seconds.max())
+
+
+def draw(times: Times, title: str, path: Path) -> None:
+    """Seconds of a measurement over sizes, with the lines; MED with all sizes as a level."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    for i, method in enumerate(dict.fromkeys(name for name, dim in times if dim)):
+        sizes, _ = by_round(method, times)
+        seconds = [median(times[method, dim]) for dim in sizes]
+        axes.plot(sizes, seconds, "o", color=f"C{i + 1}", label=f"{method}, one size")
+        axes.plot(sizes, np.polyval(np.polyfit(sizes, seconds, 1), sizes), color=f"C{i + 1}", lw=1)
+    axes.axhline(median(times["med", 0]), color="C0", label="med, all sizes at once")
+    axes.set(title=title, xlabel="dim", ylabel="seconds", xlim=(0, None), ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
