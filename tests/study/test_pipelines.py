@@ -13,6 +13,7 @@ import pytest
 from medapps.config import resolve
 from medapps.embed.embedding import Embedding
 from medapps.embed.rank import ranks_of, retention
+from medapps.graph.read import read_graph
 from medapps.report import Report
 from medapps.settings import Settings
 from medapps.stages import Bench
@@ -213,3 +214,69 @@ def test_sixty_four_measures_and_goes_on(script, linked, tmp_path):
     assert notes.read_text().startswith(first)
     assert len(notes.read_text().splitlines()) == 2 * len(first.splitlines()) == 14
     assert picture.stat().st_size > 0
+
+
+def test_purity_of_clusters_and_of_noise(script):
+    purity = script("entity_map").purity
+    draws = np.random.default_rng(0)
+    vectors = draws.standard_normal((60, 4)).astype(np.float32)
+    classes = np.repeat(["a", "b"], 30)
+    apart = vectors + 100 * (classes == "b")[:, None]
+    assert purity(apart, classes) == 1
+    distance = ((vectors[:, None] - vectors[None]) ** 2).sum(-1) + 1e9 * np.eye(60)
+    near = np.argsort(distance, 1)[:, :10]
+    naive = np.mean([[classes[i] == classes[j] for j in near[i]] for i in range(60)])
+    assert purity(vectors, classes) == pytest.approx(naive) and 0.3 < naive < 0.7
+
+
+def test_domain_is_the_most_frequent_one_of_those_asked_for(script, tmp_path):
+    """p heads film twice and music once; q music and sports once each; r only film."""
+    rows = [
+        ("p", "/film/actor/film", "x"), ("p", "/film/actor/role", "x"),
+        ("p", "/music/artist/label./a/b", "x"), ("q", "/sports/team/a", "x"),
+        ("q", "/music/genre/a", "x"), ("r", "/film/film/a", "x"), ("s", "/sports/team/a", "q"),
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows, schema=["head", "relation", "tail"], orient="row")
+    frame.write_parquet(tmp_path / "train.parquet")
+    graph = read_graph(tmp_path)
+
+    def found(*names: str) -> dict[str, str]:
+        kinds = script("entity_map").domains(graph, names)
+        return dict(zip(graph.entities.names(kinds["id"].to_numpy()), kinds["class"], strict=True))
+
+    assert found("music", "sports") == {"p": "music", "q": "music", "s": "sports"}
+    assert found("film", "music") == {"p": "film", "q": "music", "r": "film"}
+
+
+def test_every_class_gives_so_many_entities_and_always_the_same(script):
+    drawn = script("entity_map").drawn
+    kinds = pl.DataFrame({"id": np.arange(50), "class": ["a"] * 40 + ["b"] * 10})
+    sample = drawn(kinds, 15)
+    assert sample.classes.tolist() == ["a"] * 15 + ["b"] * 10
+    assert set(sample.ids[:15]) < set(range(40)) and set(sample.ids[15:]) == set(range(40, 50))
+    assert (drawn(kinds.sample(fraction=1, shuffle=True, seed=1), 15).ids == sample.ids).all()
+
+
+def test_entity_map_draws_every_method_and_size(script, tiny_dataset, tmp_path):
+    labels = pl.read_parquet(tiny_dataset / "labels.parquet")
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    place = ("--config", tmp_path / "small.yaml", "--workspace", tmp_path / "w", "--no-track")
+    picture = tmp_path / "map.png"
+    small = ("--labels", labels.columns[1], "--dims", 4, 8, "--methods", "med", "ext-v")
+    out = script("entity_map", tiny_dataset, *place, *small, "--each", 20, "--plot", picture)
+    rows = cells(out)
+    assert [" ".join(row[:2]) for row in rows] == ["med 4", "med 8", "ext-v 4", "ext-v 8 (dt)"]
+    assert picture.stat().st_size > 10_000
+    crop = Embedding.load(next((tmp_path / "w" / "embeddings").glob("*/manifest.json")).parent)
+    users = labels.drop_nulls().filter(pl.col("user").is_in(crop.entity_ids.names().implode()))
+    chosen = script("entity_map").drawn(
+        pl.DataFrame(
+            {
+                "id": crop.entity_ids.ids(users["user"]),
+                "class": users[labels.columns[1]].cast(pl.String),
+            }
+        ),
+        20,
+    )
+    truth = script("entity_map").purity(np.asarray(crop.entities)[chosen.ids, :4], chosen.classes)
+    assert float(rows[0][3]) == pytest.approx(truth, abs=6e-4)
