@@ -4,12 +4,14 @@
         --methods dt bkd dualde --rounds 3 --plot sixty_four.png
     python pipelines/sixty_four.py DATA/fb15k-237 --scorer transe --steps 50     (a quick look)
 
-MED with all sizes is measured over one pass of the training triples, or --steps updates. The others
-are measured at some sizes over the same updates; a straight line through their times is summed over
-all sizes, and the table says so. Rounds alternate between everything that is measured; a ratio is
-taken within a round and the median of the rounds is shown. Distilled sizes are those below the
-teacher's, which is dt of the largest size, counted once. Searching dt's margin and rate, validation
-and test are left out. Finished measurements are kept in the workspace.
+MED with all sizes is measured over one pass of the training triples, or --steps updates, of which
+the first is not counted. The others are measured at some sizes over the same updates; a straight
+line through their times is summed over all sizes, and the table says so. Rounds alternate between
+everything that is measured; a ratio is taken within a round and the median of the rounds is shown,
+by the clock on the wall and by processor time, which other work on the machine disturbs less.
+Distilled sizes are those below the teacher's, which is dt of the largest size, counted once.
+Searching dt's margin and rate, validation and test are left out. Finished measurements are kept in
+the workspace.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from time import perf_counter, process_time
 
 import numpy as np
 from script import bench_of, options, say, settings_of, table
@@ -39,8 +42,10 @@ PAPER = {
     ("wn18rr", "pairre"): {"dt": 10.06, "bkd": 13.06, "dualde": 19.85},
 }
 """Times MED's, as printed."""
+Seconds = tuple[float, float]
+"""By the clock on the wall, and of the processor."""
 Times = dict[tuple[str, int], list[float]]
-"""(method, dim) to seconds of one pass in every round; MED with all sizes has dim 0."""
+"""(method, dim) to seconds in every round, by one of the clocks; MED with all sizes has dim 0."""
 
 
 def main() -> None:
@@ -66,16 +71,16 @@ def main() -> None:
         jobs += [(method, dim) for dim in measured_sizes(method, given.sizes, train.dims)]
     key = digest_of([graph.digest, train.plain(), settings.baseline.plain(), len(part.train)])
     notes = given.workspace / "sixty_four" / f"{key[:16]}.jsonl"
-    times = measure(jobs, given.rounds, notes, stopwatch(part, settings))
+    clocks = measure(jobs, given.rounds, notes, stopwatch(part, settings))
     longer = epochs * len(graph.train) / len(part.train)  # a training than a measurement
     paper = PAPER.get((graph.name, train.scorer), {})
-    rows = [row(method, times, train.dims, longer, paper) for method in ("med", *methods)]
+    rows = [row(method, clocks, train.dims, longer, paper) for method in ("med", *methods)]
     amount = f"{len(part.train):,} triples per measurement, {given.rounds} rounds"
     print(f"**{graph.name}, {train.scorer}: all {len(train.dims)} sizes** ({amount})\n")
-    titles = ["seconds", f"hours of {epochs} passes", "times MED", "paper", "off the line"]
-    print(table(["method", "how", *titles], rows))
+    titles = ["method", "how", "seconds", "cpu seconds", f"cpu hours of {epochs} passes"]
+    print(table([*titles, "times MED", "times MED, cpu", "paper", "off the line"], rows))
     if given.plot:
-        draw(times, f"{graph.name}, {train.scorer}", given.plot)
+        draw(clocks[1], f"{graph.name}, {train.scorer}", given.plot)
 
 
 def one_pass(train: ma.MedConfig, dims: Sequence[int]) -> ma.MedConfig:
@@ -87,6 +92,11 @@ def one_pass(train: ma.MedConfig, dims: Sequence[int]) -> ma.MedConfig:
 def shortened(graph: ma.Graph, batch: int, steps: int | None) -> ma.Graph:
     """The graph with the triples of so many updates (else all), and nothing to validate on."""
     some = len(graph.train) if steps is None else min(steps * batch, len(graph.train))
+    if some <= batch:
+        raise ma.MedappsError(
+            "The first update is not counted, and there is no other.",
+            fix=f"Take more --steps, or batches smaller than {batch}: --set train.batch=N.",
+        )
     kept = np.random.default_rng(0).permutation(len(graph.train))[:some]
     none = np.empty((0, 3), np.int32)
     return replace(graph, train=np.asarray(graph.train)[np.sort(kept)], valid=none, test=none)
@@ -98,56 +108,74 @@ def measured_sizes(method: str, sizes: Sequence[int], dims: Sequence[int]) -> li
     return sorted({min(size, largest) for size in sizes})
 
 
-def stopwatch(graph: ma.Graph, settings: Settings) -> Callable[[str, int], float]:
-    """Seconds of one pass of a method at a size, tables and index not counted."""
-    train, plain = settings.train, settings.baseline.model_dump()
-    off = {"search": plain["search"] | {"when": "off"}, "teacher_dim": train.dims[-1]}
+class Ticks:
+    """Asked after every update whether to stop: never, but it notes the time."""
+
+    def __init__(self) -> None:
+        self.marks: list[Seconds] = []
+
+    def __call__(self) -> int:
+        self.marks.append((perf_counter(), process_time()))
+        return 0
+
+    def of(self, first: int, steps: int) -> Seconds:
+        """Seconds of `steps` updates, as those after update `first` up to the last one took."""
+        begin, end = self.marks[first], self.marks[first + steps - 1]
+        wall, cpu = (steps / (steps - 1) * (b - a) for a, b in zip(begin, end, strict=True))
+        return wall, cpu
+
+
+def stopwatch(graph: ma.Graph, settings: Settings) -> Callable[[str, int], Seconds]:
+    """Measures one pass of a method at a size; making tables and indices is not counted."""
+    train, baseline = settings.train, settings.baseline
+    steps = -(-len(graph.train) // train.batch)
+    plain = baseline.model_dump() | {"teacher_dim": train.dims[-1]}
+    plain["search"]["when"], plain["dualde"]["second"] = "off", 1.0
+    config = ma.BaselineConfig.model_validate(plain)
     first = replace(graph, train=graph.train[: train.batch])  # a teacher's values cost no time
-    teacher = ma.make_baseline("dt", first, train.dims[-1], _baseline(plain | off), train=train)
+    teacher = ma.make_baseline("dt", first, train.dims[-1], config, train=train)
 
-    def own(method: str, dim: int, second: float = 0.0) -> float:
-        config = _baseline(plain | off | {"dualde": plain["dualde"] | {"second": second}})
-        above = None if method == "dt" else teacher
-        crop = ma.make_baseline(method, graph, dim, config, train=train, teacher=above)
-        return float(crop.about["own_seconds"])
-
-    def seconds(method: str, dim: int) -> float:
+    def seconds(method: str, dim: int) -> Seconds:
+        ticks = Ticks()
         if method == "med":
-            return float(ma.train_med(graph, train).metrics["train_seconds"])
-        if method == "dualde":  # a first stage, and a part of a second one
-            alone, both = own(method, dim), own(method, dim, second=1.0)
-            return alone + settings.baseline.dualde.second * (both - alone)
-        return own(method, dim)
+            ma.train_med(graph, train, stop=lambda: bool(ticks()))
+            return ticks.of(0, steps)
+        above = None if method == "dt" else teacher
+        ma.make_baseline(method, graph, dim, config, train=train, teacher=above, stop=ticks)
+        wall, cpu = ticks.of(0, steps)
+        if method == "dualde":  # a part of a second stage, measured whole, comes on top
+            share, second = baseline.dualde.second, ticks.of(steps, steps)
+            wall, cpu = wall + share * second[0], cpu + share * second[1]
+        return wall, cpu
 
     return seconds
-
-
-def _baseline(values: dict[str, object]) -> ma.BaselineConfig:
-    return ma.BaselineConfig.model_validate(values)
 
 
 def measure(
     jobs: Sequence[tuple[str, int]],
     rounds: int,
     notes: Path,
-    seconds: Callable[[str, int], float],
-) -> Times:
-    """Every job once per round, in turn; what the file of notes has is not measured again."""
+    seconds: Callable[[str, int], Seconds],
+) -> tuple[Times, Times]:
+    """Every job once per round, in turn, by both clocks; what is in the notes is kept."""
     notes.parent.mkdir(parents=True, exist_ok=True)
-    times: Times = {job: [] for job in jobs}
+    found: dict[tuple[str, int], list[Seconds]] = {job: [] for job in jobs}
     for line in notes.read_text().splitlines() if notes.exists() else []:
-        method, dim, value = json.loads(line)
-        times.setdefault((method, dim), []).append(value)
+        method, dim, wall, cpu = json.loads(line)
+        found.setdefault((method, dim), []).append((wall, cpu))
     for number in range(rounds):
         for method, dim in jobs:
-            if len(times[method, dim]) > number:
+            if len(found[method, dim]) > number:
                 continue
-            value = seconds(method, dim)
-            times[method, dim].append(value)
-            say(f"round {number + 1}: {method} {dim or 'all sizes'}, {value:.2f} s")
+            wall, cpu = seconds(method, dim)
+            found[method, dim].append((wall, cpu))
+            say(f"round {number + 1}: {method} {dim or 'all sizes'}, {wall:.2f} s, cpu {cpu:.2f} s")
             with notes.open("a") as file:
-                print(json.dumps([method, dim, value]), file=file)
-    return {job: times[job][:rounds] for job in jobs}
+                print(json.dumps([method, dim, wall, cpu]), file=file)
+    wall_times, cpu_times = (
+        {job: [pair[clock] for pair in found[job][:rounds]] for job in jobs} for clock in (0, 1)
+    )
+    return wall_times, cpu_times
 
 
 def extrapolated(sizes: Sequence[int], seconds: Sequence[float], dims: Sequence[int]) -> float:
@@ -176,18 +204,25 @@ def by_round(method: str, times: Times) -> tuple[list[int], list[tuple[float, ..
 
 
 def row(
-    method: str, times: Times, dims: Sequence[int], longer: float, paper: Mapping[str, float]
+    method: str,
+    clocks: tuple[Times, Times],
+    dims: Sequence[int],
+    longer: float,
+    paper: Mapping[str, float],
 ) -> list[str]:
     """One method: seconds of a measurement, hours of a training, and times MED."""
-    own, med = totals(method, times, dims), totals("med", times, dims)
-    ratio = median(a / b for a, b in zip(own, med, strict=True))
+    own = [totals(method, times, dims) for times in clocks]  # wall, processor
+    med = [totals("med", times, dims) for times in clocks]
+    ratios = [
+        median(a / b for a, b in zip(*pair, strict=True)) for pair in zip(own, med, strict=True)
+    ]
     how, off = f"measured, {len(dims)} sizes at once", ""
     if method != "med":
-        sizes, _ = by_round(method, times)
-        how, off = f"extrapolated from {len(sizes)} sizes", f"{misfit(method, times):.0%}"
-    printed = f"{paper[method]}×" if method in paper else ""
-    hours = f"{median(own) * longer / 3600:.2f}"
-    return [method, how, f"{median(own):.1f}", hours, f"**{ratio:.2f}×**", printed, off]
+        sizes, _ = by_round(method, clocks[1])
+        how, off = f"extrapolated from {len(sizes)} sizes", f"{misfit(method, clocks[1]):.0%}"
+    cells = [method, how, *(f"{median(values):.1f}" for values in own)]
+    cells += [f"{median(own[1]) * longer / 3600:.2f}", *(f"**{ratio:.2f}×**" for ratio in ratios)]
+    return [*cells, f"{paper[method]}×" if method in paper else "", off]
 
 
 def misfit(method: str, times: Times) -> float:
@@ -210,7 +245,7 @@ def draw(times: Times, title: str, path: Path) -> None:
         axes.plot(sizes, seconds, "o", color=f"C{i + 1}", label=f"{method}, one size")
         axes.plot(sizes, np.polyval(np.polyfit(sizes, seconds, 1), sizes), color=f"C{i + 1}", lw=1)
     axes.axhline(median(times["med", 0]), color="C0", label="med, all sizes at once")
-    axes.set(title=title, xlabel="dim", ylabel="seconds", xlim=(0, None), ylim=(0, None))
+    axes.set(title=title, xlabel="dim", ylabel="processor seconds", xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=120)
