@@ -117,9 +117,9 @@ def _table(grid: Grid, reference: str) -> Table:
 
 def _value(row: Row | None, *, whole: bool) -> str:
     """The first metric with its interval, the others without; the best one marked."""
-    from medapps.comparison.grid import number
+    from medapps.comparison.grid import arrow, number
 
-    text = number(row) if whole or row is None else f"{row.value:.3f}"
+    text = number(row) if whole or row is None else f"{row.value:.3f}{arrow(row)}"
     return f"[bold green]{escape(text)}[/]" if row and row.best else escape(text)
 
 
@@ -138,7 +138,7 @@ def _caption(seeds: set[int], reference: str) -> str:
     from medapps.comparison.grid import ONE_RUN
 
     caption = (
-        f"[ ] 95 % interval   = no difference from {reference} shown   "
+        f"[ ] 95 % interval   = no difference from {reference} shown, ↑ better, ↓ worse   "
         f"runs per value: {', '.join(map(str, sorted(seeds)))}"
     )
     return caption if min(seeds) > 1 else f"{caption}\n{ONE_RUN}"

@@ -9,7 +9,13 @@ from medapps.comparison.table import Comparison, Row
 
 HEADLINES = {
     "label": ("f1_macro", "accuracy"),
-    "recommend": ("full.ndcg_at_10", "full.hit_at_10", "few10.ndcg_at_10", "sampled.ndcg_at_10"),
+    "recommend": (
+        "full.ndcg_at_10",
+        "cold.ndcg_at_10",
+        "few10.ndcg_at_10",
+        "full.hit_at_10",
+        "sampled.ndcg_at_10",
+    ),
     "rank": ("mrr", "hits_at_1", "hits_at_10"),
 }
 """Metrics that are shown for each task, the most telling first; the other ones are in the files."""
@@ -84,6 +90,11 @@ def number(row: Row | None) -> str:
     return f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]"
 
 
+def arrow(row: Row | None) -> str:
+    """How a value beside the first one differs from the reference's, where that is shown."""
+    return {"better": " ↑", "worse": " ↓"}.get(row.verdict or "", "") if row else ""
+
+
 def seconds(value: float | None) -> str:
     """Seconds, as short as they stay readable."""
     return "–" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
@@ -115,11 +126,14 @@ def markdown(comparison: Comparison) -> str:
             cells = [line.tier, str(line.dim), line.method]
             for metric in grid.metrics:
                 row = line.rows.get(metric)
-                cells.append(f"**{number(row)}**" if row and row.best else number(row))
+                text = f"**{number(row)}**" if row and row.best else number(row)
+                cells.append(text if metric == grid.metrics[0] else text + arrow(row))
             first = line.first
             cells += [verdict(first, comparison.reference), seconds(first.train_seconds)]
             cells += [size(first.bytes), str(first.seeds)]
             lines.append(_pipes(cells))
+        if any(arrow(row) for line in grid.lines for row in list(line.rows.values())[1:]):
+            lines += ["", f"↑ ↓ shown to be better or worse than {comparison.reference}."]
         if any(line.first.seeds == 1 for line in grid.lines):
             lines += ["", ONE_RUN]
         parts.append("\n".join(lines))

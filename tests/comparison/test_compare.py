@@ -171,6 +171,21 @@ def test_markdown_shows_every_method_and_marks_the_best(table):
     assert "one run" in markdown(compare([unit_report("med", [0.4, 0.6])]))
 
 
+def test_markdown_says_where_users_without_purchases_differ_although_the_others_do_not():
+    warm = np.tile(np.linspace(0.1, 0.9, 200), (3, 1))
+
+    def report(method, cold):
+        values = {"full.ndcg_at_10": warm, "cold.ndcg_at_10": cold}
+        means = {name: [float(row.mean()) for row in value] for name, value in values.items()}
+        return unit_report(method, warm, units=values, by_seed=means)
+
+    cold = np.tile(np.linspace(0, 0.5, 100), (3, 1))
+    text = markdown(compare([report("med", cold + 0.3), report("dt", cold)]))
+    medline, dtline = (next(x for x in text.split("\n") if f"| {m} |" in x) for m in ("med", "dt"))
+    assert "↓" in dtline and "no difference shown" in dtline and "↓" not in medline
+    assert "worse than med" in text and "cold ndcg@10" in text
+
+
 def test_files_hold_the_table_and_three_plots(table, tmp_path):
     save_comparison(table, tmp_path / "saved", about={}, parents={})
     files = {path.name: path for path in copy_files(tmp_path / "saved", tmp_path / "out")}
