@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA := $(or $(MEDAPPS_DATA),$(wildcard ../shared/data))
 READY := $(VENV)/.ready
 
-.PHONY: demo test ui-test lint bench setup clean
+.PHONY: demo test ui-test lint bench scorers setup clean
 
 setup: $(READY)
 
@@ -36,6 +36,12 @@ lint: $(READY)
 bench: $(READY)
 	for name in graph train rank crop ncf distributed; do \
 	  MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# the link-prediction study: every scorer and method; hours, or with QUICK=--quick 20 minutes
+SCORERS := baselines_fb15k237 $(foreach name,rotate simple pairre,$(name)_wn18rr $(name)_fb15k237)
+scorers: $(READY)
+	for name in $(SCORERS); do \
+	  MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/medapps run configs/$$name.yaml $(QUICK) || exit 1; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
