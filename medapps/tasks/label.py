@@ -22,7 +22,7 @@ from medapps.tasks.metrics import (
     label_metrics,
     log_loss,
 )
-from medapps.tasks.mlp import MlpSetting, train_mlps
+from medapps.tasks.mlp import MlpSetting, choose, train_mlps
 from medapps.tasks.probe import linear_probe
 from medapps.tasks.service import (
     Scaling,
@@ -155,10 +155,7 @@ def _choose_and_train(
     seeds: tuple[int, ...],
     settings: tuple[MlpSetting, ...] | None = None,
 ) -> tuple[MlpSetting, _Fitted]:
-    """Pick dropout and decay by the log loss of two seeds on validation users, then train all.
-
-    Epochs are chosen by macro F1, but settings by log loss: it is far less noisy on few users.
-    """
+    """Pick dropout and decay by two seeds on validation users, then train all seeds."""
     if settings is None:
         settings = tuple(MlpSetting(d, w) for d in config.dropout for w in config.weight_decay)
     scaling = Scaling.fit(
@@ -180,7 +177,7 @@ def _choose_and_train(
             )
             for j in range(len(settings))
         ]
-        settings = (settings[int(np.argmin(loss))],)
+        settings = (settings[choose(trial.valid.mean(0), np.array(loss), len(valid))],)
     fit = train_mlps(*data, seeds, settings, **_training(config), class_weight=weight)
     probability = np.stack([fit.probabilities(x[test], s, 0) for s in range(len(seeds))])
     guess = probability.argmax(2)
