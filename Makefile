@@ -37,7 +37,7 @@ bench: $(READY)
 	for name in graph train rank crop ncf distributed; do \
 	  MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-# the link-prediction study: every scorer and method; hours, or with QUICK=--quick 20 minutes
+# the link-prediction study: every scorer and method; hours; less with QUICK=--quick
 SCORERS := baselines_fb15k237 $(foreach name,rotate simple pairre,$(name)_wn18rr $(name)_fb15k237)
 scorers: $(READY)
 	for name in $(SCORERS); do \

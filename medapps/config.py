@@ -92,14 +92,15 @@ def resolve(
         key, equals, text = item.partition("=")
         if not equals or not key:
             raise MedappsError(f"--set takes section.key=value, not {item!r}.")
-        _put(values, key.strip(), parse_yaml(text, f"--set {key}"))
+        put(values, key.strip(), parse_yaml(text, f"--set {key}"))
     for key, value in (flags or {}).items():
         if value is not None:
-            _put(values, key, value)
+            put(values, key, value)
     return validate(model, values, where=str(file) if file else "the configuration")
 
 
-def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
+def put(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set section.key in nested values; sections that are missing come into being."""
     *sections, last = dotted.split(".")
     for section in sections:
         inner = values.setdefault(section, {})

@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, settings_of, spread, table
+from script import bench_of, options, ranked, settings_of, spread, table
 
 import medapps as ma
-from medapps.settings import Settings
-from medapps.stages import Bench, graph_stage, rank_stage, train_stage
+from medapps.stages import graph_stage
 
 TITLES = {
     "fb15k-237": ("FB15k-237", "FB15k-237"),
@@ -74,7 +73,10 @@ def main() -> None:
     for data in given.data:
         settings = settings_of(given, data)
         graph, _ = graph_stage(bench, data, settings.graph)
-        trainings = [ranked(bench, graph, settings, seed, given.limit) for seed in given.seeds]
+        trainings = [
+            ranked(bench, graph, settings, "med", settings.train.dims, seed, given.limit)
+            for seed in given.seeds
+        ]
         found[graph.name] = [list(sizes) for sizes in zip(*trainings, strict=True)]
         title, theirs = TITLES.get(graph.name, (graph.name, ""))
         model = f"MED, {settings.train.scorer}"
@@ -83,18 +85,6 @@ def main() -> None:
         print(table(COLUMNS, rows + paper_rows(theirs)), end="\n\n")
     if given.plot:
         draw(found, given.plot)
-
-
-def ranked(
-    bench: Bench, graph: ma.Graph, settings: Settings, seed: int, limit: int | None
-) -> list[ma.Report]:
-    """Test ranks of every size of one training."""
-    study = settings.study
-    embedding, _ = train_stage(bench, graph, settings.train, seed=seed, resume=True)
-    stages = rank_stage(
-        bench, graph, embedding, candidates=study.candidates, limit=limit or study.limit
-    )
-    return [report for report, _ in stages]
 
 
 def own_row(model: str, reports: Sequence[ma.Report]) -> list[str]:

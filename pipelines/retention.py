@@ -22,13 +22,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, say, settings_of, spread, table
+from script import bench_of, options, ranked, settings_of, spread, table
 
 import medapps as ma
 from medapps.embed.rank import ranks_of, retention
-from medapps.settings import Settings
-from medapps.stages import Bench, graph_stage, rank_stage
-from medapps.study.sources import sources
+from medapps.stages import graph_stage
 
 COLUMNS = {
     "arr": "arr",
@@ -71,29 +69,6 @@ def main() -> None:
     print(table(["method", "sizes", *COLUMNS.values(), "seeds"], rows))
     if given.plot:
         draw(found, f"{graph.name}, {settings.train.scorer}", given.plot)
-
-
-def ranked(
-    bench: Bench,
-    graph: ma.Graph,
-    settings: Settings,
-    method: str,
-    dims: Sequence[int],
-    seed: int,
-    limit: int | None,
-) -> list[ma.Report]:
-    """Reports of test ranks in ascending dims; none for a method without relations."""
-    study = settings.study
-    reports: list[ma.Report] = []
-    for source in sources(bench, graph, settings, method, dims, seed):
-        if source.relations is None:
-            say(f"{method} has no relations: it cannot be ranked.")
-            return []
-        stage = rank_stage(
-            bench, graph, source, candidates=study.candidates, limit=limit or study.limit
-        )
-        reports += [report for report, _ in stage]
-    return sorted((report for report in reports if report.dim in dims), key=lambda r: r.dim)
 
 
 def retained(chain: Sequence[ma.Report]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What the scripts of the studies share: their options, their workspace and their table."""
+"""What the scripts of the studies share: options, workspace, ranks of a method, and a table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import medapps as ma
 from medapps.config import resolve
 from medapps.score.rules import RULES
 from medapps.settings import Settings
-from medapps.stages import Bench
+from medapps.stages import Bench, rank_stage
 from medapps.study.plan import settings_for
+from medapps.study.sources import sources
 
 say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
@@ -60,6 +61,29 @@ def settings_at(files: Sequence[Settings], data: Path) -> Settings:
             if item.name is not None and Path(item.name).name == name:
                 return settings_for(settings, item)
     return files[0]
+
+
+def ranked(
+    bench: Bench,
+    graph: ma.Graph,
+    settings: Settings,
+    method: str,
+    dims: Sequence[int],
+    seed: int,
+    limit: int | None,
+) -> list[ma.Report]:
+    """Reports of test ranks in ascending dims; none for a method without relations."""
+    study = settings.study
+    reports: list[ma.Report] = []
+    for source in sources(bench, graph, settings, method, dims, seed):
+        if source.relations is None:
+            say(f"{method} has no relations: it cannot be ranked.")
+            return []
+        stage = rank_stage(
+            bench, graph, source, candidates=study.candidates, limit=limit or study.limit
+        )
+        reports += [report for report, _ in stage]
+    return sorted((report for report in reports if report.dim in dims), key=lambda r: r.dim)
 
 
 def spread(values: Sequence[float], digits: int = 4) -> str:

@@ -178,9 +178,14 @@ def measure(
     return wall_times, cpu_times
 
 
+def line(sizes: Sequence[int], seconds: Sequence[float], at: Sequence[int]) -> np.ndarray:
+    """Seconds at other sizes, on the straight line through the times of some."""
+    return np.polyval(np.polyfit(sizes, seconds, 1), at)
+
+
 def extrapolated(sizes: Sequence[int], seconds: Sequence[float], dims: Sequence[int]) -> float:
     """The sum over `dims` of the straight line through the times of some sizes."""
-    return float(np.polyval(np.polyfit(sizes, seconds, 1), dims).sum())
+    return float(line(sizes, seconds, dims).sum())
 
 
 def totals(method: str, times: Times, dims: Sequence[int]) -> list[float]:
@@ -228,9 +233,8 @@ def row(
 def misfit(method: str, times: Times) -> float:
     """How far the line misses a measured time at most, as a part of the largest one."""
     sizes, _ = by_round(method, times)
-    seconds = np.array([median(times[method, dim]) for dim in sizes])
-    line = np.polyval(np.polyfit(sizes, seconds, 1), sizes)
-    return float(np.abs(line - seconds).max() / seconds.max())
+    seconds = [median(times[method, dim]) for dim in sizes]
+    return float(np.abs(line(sizes, seconds, sizes) - seconds).max() / max(seconds))
 
 
 def draw(times: Times, title: str, path: Path) -> None:
@@ -243,7 +247,7 @@ def draw(times: Times, title: str, path: Path) -> None:
         sizes, _ = by_round(method, times)
         seconds = [median(times[method, dim]) for dim in sizes]
         axes.plot(sizes, seconds, "o", color=f"C{i + 1}", label=f"{method}, one size")
-        axes.plot(sizes, np.polyval(np.polyfit(sizes, seconds, 1), sizes), color=f"C{i + 1}", lw=1)
+        axes.plot(sizes, line(sizes, seconds, sizes), color=f"C{i + 1}", lw=1)
     axes.axhline(median(times["med", 0]), color="C0", label="med, all sizes at once")
     axes.set(title=title, xlabel="dim", ylabel="processor seconds", xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from medapps.config import validate
+from medapps.config import put, validate
 from medapps.settings import Settings
 from medapps.study.config import CONTROLS, REFERENCES, StudyConfig, StudyData, StudyTask
 
@@ -23,11 +23,7 @@ def _changed(settings: Settings, changes: dict[str, Any], where: str) -> Setting
         return settings
     values = settings.plain()
     for dotted, value in changes.items():
-        *sections, last = dotted.split(".")
-        inner = values
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[last] = value
+        put(values, dotted, value)
     return validate(Settings, values, where=where)
 
 
