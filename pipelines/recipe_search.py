@@ -70,19 +70,23 @@ def trial(
 
 
 def _setting(item: str) -> tuple[str, Any]:
+    key, text = _halves(item)
+    return key, parse_yaml(text, key)
+
+
+def _halves(item: str) -> tuple[str, str]:
     key, equals, text = item.partition("=")
     if not equals:
         raise SystemExit(f"--set and --try take KEY=VALUE, not {item!r}")
-    return key, parse_yaml(text, key)
+    return key, text
 
 
 def _combinations(tries: list[str]) -> list[dict[str, Any]]:
     """Every way to take one value of each `KEY=A,B`; values with commas stand in brackets."""
     columns = []
     for item in tries:
-        key, _ = _setting(item)
-        values = parse_yaml(f"[{item.partition('=')[2]}]", key)
-        columns.append([(key, value) for value in values])
+        key, text = _halves(item)
+        columns.append([(key, value) for value in parse_yaml(f"[{text}]", key)])
     return [dict(chosen) for chosen in itertools.product(*columns)]
 
 

@@ -27,7 +27,7 @@ app.add_typer(data, name="data")
 def synth(
     job: Job,
     out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
-    preset: Annotated[str, typer.Option(help="tiny, demo or paper.")] = "demo",
+    preset: Annotated[str, typer.Option(help="tiny, demo, medium or paper.")] = "demo",
     users: Annotated[int | None, typer.Option(help="Number of users, if not the preset's.")] = None,
 ) -> Result:
     """Write a synthetic social graph with labels, purchases and the latents that caused them."""

@@ -46,10 +46,12 @@ class Preset:
         return round(users * self.triples_per_user)
 
 
+PAPER_USERS, PAPER_TRIPLES = 6_974_959, 50_775_620
 PRESETS = {
     "tiny": Preset(300, 10.0, 6, 120, 12, 5, 10.0),
     "demo": Preset(4_000, 12.0, 20, 600, 30, 5, 12.0),
-    "paper": Preset(6_974_959, 50_775_620 / 6_974_959, 48, 200_000, 240, 3, 4.0),
+    "medium": Preset(20_000, PAPER_TRIPLES / PAPER_USERS, 48, 2_000, 60, 5, 10.0),
+    "paper": Preset(PAPER_USERS, PAPER_TRIPLES / PAPER_USERS, 48, 200_000, 240, 3, 4.0),
 }
 
 

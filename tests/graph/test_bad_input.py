@@ -221,7 +221,8 @@ def test_config_with_a_wrong_type() -> None:
 
 
 def test_synth_with_impossible_sizes(tmp_path: Path) -> None:
-    refused(lambda: synthesize(tmp_path / "x", "huge"), "no preset 'huge'", "tiny, demo, paper")
+    presets = "tiny, demo, medium, paper"
+    refused(lambda: synthesize(tmp_path / "x", "huge"), "no preset 'huge'", presets)
     refused(lambda: synthesize(tmp_path / "x", "tiny", users=5), "5 users", "At least 100")
     refused(lambda: synthesize(tmp_path / "x", "tiny", seed=-1), "seed must be 0 or more")
     assert not (tmp_path / "x").exists()

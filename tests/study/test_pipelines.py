@@ -293,3 +293,8 @@ def test_entity_map_draws_every_method_and_size(script, tiny_dataset, tmp_path):
     )
     truth = script("entity_map").purity(np.asarray(crop.entities)[chosen.ids, :4], chosen.classes)
     assert float(rows[0][3]) == pytest.approx(truth, abs=6e-4)
+
+
+def test_values_to_try_may_be_lists(script):
+    found = script("recipe_search")._combinations(["margin=[3,6],[1.5,8]", "lr=0.1"])
+    assert found == [{"margin": [3, 6], "lr": 0.1}, {"margin": [1.5, 8], "lr": 0.1}]
