@@ -53,7 +53,7 @@ def by_value(teacher: Crop) -> np.ndarray:
     relations that are angles do not count.
     """
     total, rows = np.zeros(teacher.dim), 0
-    angles = RULES[teacher.spec.scorer].ANGLES
+    angles = RULES[teacher.spec.scorer].RELATIONS == "angles"
     for table in (teacher.entities, None if angles else teacher.relations):
         if table is None:
             continue

@@ -42,6 +42,8 @@ def make_tables(
     e = fresh(shape) if fresh else blank(shape, device, kind)
     fill(e, seed, 0, lengths[0], begin=begin)
     r = start_table(seed, 1, relations, cuts[-1][1], lengths[1], device)
+    if scorer.rule.RELATIONS == "signs":
+        r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
     return Tables(
         e,
         r,

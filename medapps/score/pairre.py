@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REALS = (1, 2, 3)
 KERNELS = {"l2": "paired", "l2sq": "paired"}
-ANGLES = False
+RELATIONS = "signs"
 DEFAULTS: dict[str, Any] = {}
 
 
@@ -34,7 +34,9 @@ def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreS
 
 
 def lengths(size: float, dim: int) -> tuple[float, float]:
-    """Relations start with entries of about two, so that distances reach the margin's size."""
+    """Relations start with entries of plus or minus two: as mirrors, which are symmetric, and with
+    distances of the margin's size.
+    """
     return size, 2.0 * (2 * dim) ** 0.5
 
 

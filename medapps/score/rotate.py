@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REALS = (2, 1, 2)
 KERNELS = {"l2": "distance", "l2sq": "distance", "moduli": "moduli"}
-ANGLES = True
+RELATIONS = "angles"
 DEFAULTS: dict[str, Any] = {}
 
 

@@ -33,8 +33,10 @@ class Rule(Protocol):
         """Norms that it knows, the usual one first, and how a query meets a target under each."""
 
     @property
-    def ANGLES(self) -> bool:
-        """Are a relation's numbers angles, whose size says nothing?"""
+    def RELATIONS(self) -> str:
+        """What a relation's numbers are: "plain" (uniform at the start), "signs" (plain, but of one
+        size at the start), or "angles", whose size says nothing.
+        """
 
     @property
     def DEFAULTS(self) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REALS = (2, 2, 2)
 KERNELS = {"dot": "product"}
-ANGLES = False
+RELATIONS = "plain"
 DEFAULTS: dict[str, Any] = {"margin": 0.0}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REALS = (1, 2, 1)
 KERNELS = {"dot": "product"}
-ANGLES = False
+RELATIONS = "plain"
 DEFAULTS: dict[str, Any] = {"margin": 0.0}
 
 

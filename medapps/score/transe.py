@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 REALS = (1, 1, 1)
 KERNELS = {"l2": "distance", "l1": "distance", "l2sq": "distance"}
-ANGLES = False
+RELATIONS = "plain"
 DEFAULTS: dict[str, Any] = {}
 
 

@@ -41,7 +41,7 @@ class StudyData(Config):
 
     name: str | None = None
     """A folder under --data (or MEDAPPS_DATA), or a path."""
-    synth: Literal["tiny", "demo", "paper"] | None = None
+    synth: Literal["tiny", "demo", "medium", "paper"] | None = None
     """Or: the preset of a synthetic data set, made in the workspace."""
     users: PositiveInt | None = None
     """Users of the synthetic data set; null takes the preset's."""

@@ -207,3 +207,17 @@ def test_the_penalty_adds_its_gradient_once_for_every_positive(name):
     for plain, more, leaf in zip(moved[0], moved[1], leaves, strict=False):
         torch.testing.assert_close(more - plain, leaf.grad, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(moved[1][2] - moved[0][2], truth.detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_relations_start_as_the_scorer_says(name):
+    scorer, config = make_scorer(name), settings(name, next(iter(RULES[name].KERNELS)))
+    start = make_tables(config, scorer, 5, 400, 0, torch.device("cpu")).relations
+    assert abs(float((start > 0).float().mean()) - 0.5) < 0.05
+    sizes = start.abs()
+    if RULES[name].RELATIONS == "signs":
+        torch.testing.assert_close(sizes, torch.full_like(sizes, float(sizes[0, 0])))
+    else:
+        torch.testing.assert_close(sizes.mean() / sizes.max(), torch.tensor(0.5), atol=0.02, rtol=0)
+    length = RULES[name].lengths(config.init_norm, config.dims[-1])[1]
+    assert abs(float(start.norm(dim=1).mean()) / length - 1) < 0.05
