@@ -99,6 +99,7 @@ def test_variants_are_held_against_the_first_one(tiny_dataset, tmp_path):
     triples.filter(pl.int_range(pl.len()) % 20 != 0).write_parquet(data / "train.parquet")
     small = ("--set", "train.dims=[4,8]", "--set", "train.epochs=1", "--set", "train.dlw=fixed")
     place = ("--seeds", 0, 1, "--workspace", tmp_path / "w", "--no-track")
-    out = run("variants.py", "ablation", data, *small, *place)
+    out = run("variants.py", data, "ablation", *small, *place, "--plot", tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 0
     for name in ("med", "no mutual learning", "no evolution", "no loss weights", "mrl"):
         assert f"| {name} |" in out
