@@ -28,6 +28,7 @@ ALONE: dict[str, Any] = {
     "submodels": "all",
     "rotate_at": None,
     "scale_power": 0.0,
+    "rate_power": 0.0,
     "patience": None,
 }
 """What concerns several prefixes or early stopping has no part in a model of one size."""

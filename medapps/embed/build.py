@@ -44,11 +44,12 @@ def make_tables(
     r = start_table(seed, 1, relations, cuts[-1][1], lengths[1], device)
     if scorer.rule.RELATIONS == "signs":
         r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
+    make = partial(make_optimiser, config.optimiser, rate_power=config.rate_power)
     return Tables(
         e,
         r,
-        make_optimiser(config.optimiser, e, (0, *(cut[0] for cut in cuts)), seed=seed, fresh=fresh),
-        make_optimiser(config.optimiser, r, (0, *(cut[1] for cut in cuts))),
+        make(e, (0, *(cut[0] for cut in cuts)), seed=seed, fresh=fresh),
+        make(r, (0, *(cut[1] for cut in cuts))),
     )
 
 

@@ -65,6 +65,8 @@ class MedConfig(Config):
     """Starting learning rate."""
     decay: bool = True
     """Let the learning rate fall linearly to zero over the epochs."""
+    rate_power: NonNegativeFloat = 0.0
+    """q in lr (d_n / d_i)^q, the rate of what size i adds: small sizes want longer steps."""
     optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
     """Adagrad with one number per row and segment, Adam on touched rows, or on the whole table."""
     init_norm: PositiveFloat = 1.0

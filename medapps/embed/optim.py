@@ -7,6 +7,8 @@
     lazy_adam  Adam's moments on touched rows, bias correction by the global step
     adam       the same on every row at every step
 
+Every segment may have its own rate: a model of few dimensions wants longer steps than a large one.
+
 The state is a dictionary of tensors whose first axis is the row, so that checkpoints and other
 kinds of tables need not know which optimiser it belongs to.
 """
@@ -36,19 +38,24 @@ class Optimiser:
     name: str
     state: dict[str, Tensor]
     bounds: Bounds
+    rates: Tensor
+    """(n,): what multiplies the learning rate in each segment."""
     seed: int = 0
     """Of the rounding of a bfloat16 table."""
 
     def step(self, table: Tensor, ids: Tensor, grad: Tensor, lr: float, count: int) -> None:
         """Move rows `ids` (u,), unique, by their summed gradients (u, width); overwrites grad."""
+        rates = lr * self.rates
         if self.name == "adagrad":
-            move = _adagrad(self.state["square"], ids, grad, lr, self.bounds)
-            add_rows(table, ids, move, self.seed, count)
-        elif self.name == "lazy_adam":
-            move = _lazy_adam(self.state, ids, grad, lr, count)
-            add_rows(table, ids, move, self.seed, count)
+            move = _adagrad(self.state["square"], ids, grad, rates, self.bounds)
         else:
-            _adam(table, self.state, ids, grad, lr, count)
+            moments = _lazy_adam if self.name == "lazy_adam" else _adam
+            move = moments(self.state, ids, grad, count)
+            scale_segments_(move, rates.unsqueeze(1).expand(-1, len(move)), self.bounds)
+        if self.name == "adam":
+            table.add_(move)
+        else:
+            add_rows(table, ids, move, self.seed, count)
 
     def forget_axes(self) -> None:
         """Level the state over the segments of each row, for a table that was rotated."""
@@ -62,21 +69,26 @@ def make_optimiser(
     table: Tensor,
     bounds: Bounds | None = None,
     *,
+    rate_power: float = 0.0,
     seed: int = 0,
     fresh: Callable[[tuple[int, int]], Tensor] | None = None,
 ) -> Optimiser:
     """Fresh state for `table`, whose columns are cut at `bounds` (one segment when None).
 
+    `rate_power` q: the segment that ends at column w has rates (width / w)^q times as large.
     `fresh` makes the zeros of the state.
     """
     bounds = bounds or (0, table.shape[1])
+    kind = torch.promote_types(table.dtype, torch.float32)
+    ends = torch.tensor(bounds[1:], dtype=kind, device=table.device)
+    rates = (ends[-1] / ends) ** rate_power
     fresh = fresh or partial(blank, device=table.device)
     if name == "adagrad":
-        return Optimiser(name, {"square": fresh((len(table), len(bounds) - 1))}, bounds, seed)
+        square = fresh((len(table), len(bounds) - 1))
+        return Optimiser(name, {"square": square}, bounds, rates, seed)
     shape = (table.shape[0], table.shape[1])
-    kind = torch.promote_types(table.dtype, torch.float32)
     moments = {key: fresh(shape).to(kind) for key in ("first", "second")}
-    return Optimiser(name, moments, bounds, seed)
+    return Optimiser(name, moments, bounds, rates, seed)
 
 
 def state_bytes(name: str, rows: int, width: int, segments: int) -> int:
@@ -84,35 +96,31 @@ def state_bytes(name: str, rows: int, width: int, segments: int) -> int:
     return 4 * rows * segments if name == "adagrad" else 8 * rows * width
 
 
-def _adagrad(square: Tensor, ids: Tensor, grad: Tensor, lr: float, bounds: Bounds) -> Tensor:
+def _adagrad(square: Tensor, ids: Tensor, grad: Tensor, rates: Tensor, bounds: Bounds) -> Tensor:
     total = square[ids]  # (u, n)
     widths = torch.tensor(bounds, dtype=grad.dtype, device=grad.device).diff()
     total += segment_sums(grad * grad, bounds).T / widths
     square[ids] = total
-    return scale_segments_(grad, total.sqrt_().add_(EPS).reciprocal_().mul_(-lr).T, bounds)
+    return scale_segments_(grad, total.sqrt_().add_(EPS).reciprocal_().mul_(-rates).T, bounds)
 
 
-def _lazy_adam(
-    state: dict[str, Tensor], ids: Tensor, grad: Tensor, lr: float, count: int
-) -> Tensor:
+def _lazy_adam(state: dict[str, Tensor], ids: Tensor, grad: Tensor, count: int) -> Tensor:
     first = state["first"][ids].mul_(BETAS[0]).add_(grad, alpha=1 - BETAS[0])
     second = state["second"][ids].mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
     state["first"][ids] = first
     state["second"][ids] = second
-    return _adam_move(first, second, lr, count)
+    return _adam_move(first, second, count)
 
 
-def _adam(
-    table: Tensor, state: dict[str, Tensor], ids: Tensor, grad: Tensor, lr: float, count: int
-) -> None:
+def _adam(state: dict[str, Tensor], ids: Tensor, grad: Tensor, count: int) -> Tensor:
     first, second = state["first"].mul_(BETAS[0]), state["second"].mul_(BETAS[1])
     first.index_add_(0, ids, grad, alpha=1 - BETAS[0])
     second.index_add_(0, ids, grad.square_(), alpha=1 - BETAS[1])
-    table.add_(_adam_move(first.clone(), second.clone(), lr, count))
+    return _adam_move(first.clone(), second.clone(), count)
 
 
-def _adam_move(first: Tensor, second: Tensor, lr: float, count: int) -> Tensor:
-    """-lr m^ / (sqrt(v^) + eps); overwrites its arguments."""
-    scale = lr / (1 - BETAS[0] ** (count + 1))
+def _adam_move(first: Tensor, second: Tensor, count: int) -> Tensor:
+    """-m^ / (sqrt(v^) + eps), for a rate of one; overwrites its arguments."""
+    scale = 1 / (1 - BETAS[0] ** (count + 1))
     root = second.div_(1 - BETAS[1] ** (count + 1)).sqrt_().add_(ADAM_EPS)
     return first.div_(root).mul_(-scale)

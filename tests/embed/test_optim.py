@@ -65,6 +65,19 @@ def test_adagrad_keeps_one_number_per_row_and_segment():
     torch.testing.assert_close(whole.state["square"], levelled.expand(-1, 2))
 
 
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
+def test_small_sizes_take_longer_steps_by_the_power_of_their_width(name):
+    bounds, mine = (0, 2, 6), table()
+    apart = [table()[:, :2].clone(), table()[:, 2:].clone()]
+    whole = make_optimiser(name, mine, bounds, rate_power=1.0)
+    parts = [make_optimiser(name, part) for part in apart]
+    for count, (ids, grad) in enumerate(steps()):
+        whole.step(mine, ids, grad.clone(), 0.1, count)
+        parts[0].step(apart[0], ids, grad[:, :2].clone(), 0.3, count)  # 0.1 (6 / 2)^1
+        parts[1].step(apart[1], ids, grad[:, 2:].clone(), 0.1, count)
+    torch.testing.assert_close(mine, torch.cat(apart, 1))
+
+
 def test_row_wise_adagrad_does_not_see_rotations():
     turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(3)))[0]
     plain, turned = table(), table() @ turn
