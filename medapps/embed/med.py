@@ -37,6 +37,8 @@ TINY = 1e-6
 GROUP = 2**19
 """Scores that the quick path works on at a time."""
 LOG2E = 1.4426950408889634
+LEAST = 1e-37
+"""What a sum of exponentials is at least: where all of them vanish, so do their gradients."""
 HIGHEST = 40.0
 """Margins (times w2) up to this need no shift: exp(-c D) keeps its digits where scores matter."""
 
@@ -328,7 +330,7 @@ def _quick_pairs(
         if taught and positive is not None and near is not None:
             own = -some.scale * near - (0.0 if shift is None else shift)
             own = own.clamp_max_(HIGHEST).exp_()
-            total = work[0].sum(-1, keepdim=True).add_(own)  # (k, b, 1)
+            total = work[0].sum(-1, keepdim=True).add_(own).clamp_min_(LEAST)  # (k, b, 1)
             own /= total
             if teacher is None:
                 teacher = work[0][0] / total[0], own[0]  # (b, N), (b, 1)
@@ -375,4 +377,4 @@ def _quick_part(
         total = torch.linalg.vector_norm(power, dim=-1, keepdim=True).square_()
     else:
         total = (power if tau == 1.0 else grad).sum(-1, keepdim=True)
-    return -models.scale * models.share / total.clamp_min_(1e-37)
+    return -models.scale * models.share / total.clamp_min_(LEAST)

@@ -312,9 +312,10 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("farther", [0.0, 500.0])
 @pytest.mark.parametrize("plain", [False, True])
-def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain):
-    m, near = models(), distances()[..., 0].float()
+def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
+    m, near = models(), distances()[..., 0].float() + farther
     m = SubModels(*(x.float() for x in (m.scale, m.margin, m.share)))
     neg = torch.full((3, 5, 4), 500.0)
     weights = Weights(temperature=2.0, distil=1.0, plain_powers=plain)
