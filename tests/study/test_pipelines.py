@@ -298,3 +298,22 @@ def test_entity_map_draws_every_method_and_size(script, tiny_dataset, tmp_path):
 def test_values_to_try_may_be_lists(script):
     found = script("recipe_search")._combinations(["margin=[3,6],[1.5,8]", "lr=0.1"])
     assert found == [{"margin": [3, 6], "lr": 0.1}, {"margin": [1.5, 8], "lr": 0.1}]
+
+
+def test_curves_are_those_that_the_training_logged(script, tiny_dataset, tmp_path):
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    triples = pl.read_parquet(tiny_dataset / "skg.parquet").head(2000)
+    parts = {"valid": triples[::20], "train": triples.filter(pl.int_range(pl.len()) % 20 != 0)}
+    for name, part in parts.items():
+        part.write_parquet(folder / f"{name}.parquet")
+    text = CONFIG.replace("epochs: 1", "epochs: 4, every: 2")
+    (tmp_path / "small.yaml").write_text(text)
+    place = ("--config", tmp_path / "small.yaml", "--workspace", tmp_path / "w")
+    out = script("curves", folder, *place, "--plot", tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    rows = cells(out)
+    assert [row[0] for row in rows] == ["2", "4"]
+    (manifest,) = (tmp_path / "w" / "embeddings").glob("*/manifest.json")
+    metrics = Embedding.load(manifest.parent).metrics
+    assert rows[-1][1:] == [f"{metrics[f'valid_mrr_{dim}']:.4f}" for dim in (4, 8)]
