@@ -1,4 +1,4 @@
-"""Validation MRR of every size over the passes of one training, with the paper's test MRR beside it.
+"""Validation MRR of every size over the passes of a training, the paper's test MRR beside it.
 
     python pipelines/curves.py DATA/wn18rr DATA/fb15k-237 --config configs/rotate_wn18rr.yaml \\
         configs/rotate_fb15k237.yaml configs/pairre_wn18rr.yaml --plot curves.png
