@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REALS = (2, 1, 2)
 KERNELS = {"l2": "distance", "l2sq": "distance", "moduli": "moduli"}
 RELATIONS = "angles"
-DEFAULTS: dict[str, Any] = {"rate_power": 0.5}
+DEFAULTS: dict[str, Any] = {"rate_power": 0.25}
 
 
 def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
