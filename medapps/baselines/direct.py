@@ -29,6 +29,7 @@ ALONE: dict[str, Any] = {
     "rotate_at": None,
     "scale_power": 0.0,
     "rate_power": 0.0,
+    "from_larger": 1.0,
     "patience": None,
 }
 """What concerns several prefixes or early stopping has no part in a model of one size."""

@@ -79,6 +79,10 @@ class MedConfig(Config):
     scale_power: NonNegativeFloat = 0.5
     """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
 
+    from_larger: Fraction = 1.0
+    """Part of what moves a size that also moves the next smaller one inside it: 1 is the gradient
+    of all losses together, 0 trains every size on top of the finished smaller one.
+    """
     penalty: NonNegativeFloat = 0.0
     """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""
 

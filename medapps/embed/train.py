@@ -115,7 +115,12 @@ class _Training:
         self.folder = None if folder is None else Path(folder)
         self.progress, self.stop, self.peers = progress, stop, peers
         self.train, self.valid = split_validation(graph, config, seed)
-        self.scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
+        self.scorer = make_scorer(
+            config.scorer,
+            config.norm,
+            bf16=config.precision == "bf16",
+            from_larger=config.from_larger,
+        )
         width = self.scorer.widths(config.dims[-1])[0]
         entities, relations = len(graph.entities), len(graph.relations)
         best_in_memory = config.patience is not None and folder is None

@@ -53,15 +53,29 @@ def truth(name: str, norm: str, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
     raise AssertionError(f"write down the formula of {name} here")
 
 
+def faint(x: Tensor, dims: tuple[int, ...], share: float) -> Tensor:
+    """The same values, whose gradients fade by `share` with every size that lies between."""
+    reals = x.shape[-1] // dims[-1]
+    widths = torch.tensor((0, *dims)).diff() * reals
+    powers = share ** torch.arange(len(dims) - 1, -1, -1, dtype=x.dtype)
+    weight = powers.repeat_interleave(widths)
+    return x.detach() + weight * (x - x.detach())
+
+
 def naive(
-    scorer: Scorer, norm: str, side: str, rows: tuple[Tensor, Tensor, Tensor], dims: tuple[int, ...]
+    scorer: Scorer,
+    norm: str,
+    side: str,
+    rows: tuple[Tensor, Tensor, Tensor],
+    dims: tuple[int, ...],
+    share: float = 1.0,
 ) -> Tensor:
     """(n, ...): one pass per prefix for source, relation and asked rows that broadcast."""
     out = []
-    for dim in dims:
-        width, related, _ = scorer.widths(dim)
-        source, relation, asked = rows
-        source, relation, asked = source[..., :width], relation[..., :related], asked[..., :width]
+    for i, dim in enumerate(dims):
+        widths = scorer.widths(dim)
+        cut = (x[..., : widths[w]] for x, w in zip(rows, (0, 1, 0), strict=True))
+        source, relation, asked = (faint(x, dims[: i + 1], share) for x in cut)
         ends = (source, relation, asked) if side == "tail" else (asked, relation, source)
         out.append(truth(scorer.name, norm, *ends))
     return torch.stack(out)
@@ -83,13 +97,15 @@ def close(left: Tensor, right: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize("side", ["tail", "head"])
+@pytest.mark.parametrize("share", [1.0, 0.3])
 @pytest.mark.parametrize("dims", DIMS)
 @pytest.mark.parametrize(("name", "norm"), CASES)
-def test_pairs_and_their_gradients_equal_naive_passes(name, norm, dims, side):
-    scorer = make_scorer(name, norm)
+def test_pairs_and_their_gradients_equal_naive_passes(name, norm, dims, share, side):
+    scorer = make_scorer(name, norm, from_larger=share)
     bounds, n = bounds_of(scorer, dims), len(dims)
     source, relation, asked = given(scorer, dims[-1])
-    expected = naive(scorer, norm, side, (source[:, None], relation[:, None], asked[None]), dims)
+    broad = source[:, None], relation[:, None], asked[None]
+    expected = naive(scorer, norm, side, broad, dims, share)
     upstream = rows(n * 6, 9, 4).view(n, 6, 9)
     expected.backward(upstream)
     with torch.no_grad():
@@ -105,14 +121,16 @@ def test_pairs_and_their_gradients_equal_naive_passes(name, norm, dims, side):
 
 
 @pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("share", [1.0, 0.3])
 @pytest.mark.parametrize("dims", DIMS)
 @pytest.mark.parametrize(("name", "norm"), CASES)
-def test_aligned_and_their_gradients_equal_naive_passes(name, norm, dims, k):
-    scorer = make_scorer(name, norm)
+def test_aligned_and_their_gradients_equal_naive_passes(name, norm, dims, share, k):
+    scorer = make_scorer(name, norm, from_larger=share)
     bounds, n = bounds_of(scorer, dims), len(dims)
     source, relation, asked = given(scorer, dims[-1], k=6 * k)
     own = asked.view(6, k, -1)
-    expected = naive(scorer, norm, "tail", (source[:, None], relation[:, None], own), dims)
+    broad = source[:, None], relation[:, None], own
+    expected = naive(scorer, norm, "tail", broad, dims, share)
     upstream = rows(n * 6, k, 4).view(n, 6, k)
     expected.backward(upstream)
     with torch.no_grad():

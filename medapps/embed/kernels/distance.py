@@ -40,6 +40,8 @@ class Distance:
     norm: str = "l2"
     bf16: bool = False
     """Matrix products in bfloat16; sums, roots and gradients of the loss stay in float32."""
+    from_larger: float = 1.0
+    """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = True
     """Distances are never negative, so exponentials of scores need no shift."""
 
@@ -60,7 +62,7 @@ class Distance:
             grad.div_(distance)
         elif self.norm == "l2sq":
             grad.mul_(2)
-        chain_back_(grad)
+        chain_back_(grad, self.from_larger)
         kept = scale_segments_(kept.sign_() if self.norm == "l1" else kept, grad, bounds)
         dquery = kept.squeeze(1) if kept.shape[1] == 1 else kept.sum(1)
         return dquery, -kept
@@ -90,13 +92,14 @@ class Distance:
     ) -> None:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
         if self.norm == "l1":
-            chain_back_(grad)
+            chain_back_(grad, self.from_larger)
             self._pairs_backward_l1(grad, query, entity, bounds, dquery, dentity)
             return
         if self.norm == "l2":
-            divided_chain_back_(grad, distance)  # a = 2 cancels with the 1/2 of the root
+            # a = 2 cancels with the 1/2 of the root
+            divided_chain_back_(grad, distance, self.from_larger)
         else:
-            chain_back_(grad.mul_(2))
+            chain_back_(grad.mul_(2), self.from_larger)
         rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
         add_scaled_(dquery, query, rows, bounds)
         add_scaled_(dentity, entity, columns, bounds)

@@ -34,6 +34,8 @@ class Moduli:
     norm: str = "moduli"
     bf16: bool = False
     """Has no matrix products to do in bfloat16."""
+    from_larger: float = 1.0
+    """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = True
 
     def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
@@ -46,7 +48,7 @@ class Moduli:
     ) -> tuple[Tensor, Tensor]:
         """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
         factor = _moduli(kept).reciprocal_()
-        scale_segments_(factor, chain_back_(grad), _complex(bounds))
+        scale_segments_(factor, chain_back_(grad, self.from_larger), _complex(bounds))
         kept.view(*factor.shape, 2).mul_(factor.unsqueeze(-1))
         return kept.sum(1), -kept
 
@@ -69,7 +71,7 @@ class Moduli:
         dentity: Tensor,
     ) -> None:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
-        chain_back_(grad)
+        chain_back_(grad, self.from_larger)
         for start, stop in _blocks(query, entity):
             x, y = _apart(query[start:stop], entity)
             factor = (x * x).addcmul_(y, y).add_(EPSILON).rsqrt_()

@@ -39,6 +39,8 @@ class Paired:
     norm: str = "l2"
     bf16: bool = False
     """Matrix products in bfloat16."""
+    from_larger: float = 1.0
+    """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = True
 
     def aligned(
@@ -57,7 +59,7 @@ class Paired:
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
         """Gradients of query (B, 3 width) and entity (B, K, width); overwrites grad."""
-        query, t = kept
+        (query, t), share = kept, self.from_larger
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
         a, b = (_inverse_lengths(x, bounds) for x in (h, t))
         own = _prefix_sums(p * p, bounds)  # A (n, B, 1)
@@ -66,11 +68,14 @@ class Paired:
         square = distance * distance if self.norm == "l2" else distance
         da = (own * a * g - g * b * cross).sum(2, keepdim=True).mul_(2)
         db = (square - a * a * own + a * b * cross).mul_(g).mul_(2).div_(b)
-        dv, dt = _lengths_backward(da, a, h, bounds), _lengths_backward(db, b, t, bounds)
+        dv, dt = (
+            _lengths_backward(g, length, x, bounds, share)
+            for g, length, x in ((da, a, h), (db, b, t))
+        )
         dh, dsum = dv.sum(1), (a * a * g).sum(2, keepdim=True)
-        dp = scale_segments_(2 * p, chain_back_(dsum), bounds).sum(1)
-        apart = scale_segments_(2 * v * t, chain_back_(b * b * g), bounds)  # dB by v t
-        across = chain_back_((-2) * a * b * g)
+        dp = scale_segments_(2 * p, chain_back_(dsum, share), bounds).sum(1)
+        apart = scale_segments_(2 * v * t, chain_back_(b * b * g, share), bounds)  # dB by v t
+        across = chain_back_((-2) * a * b * g, share)
         dt.addcmul_(apart, v.expand_as(t))
         dv = (apart * t).sum(1)
         along = scale_segments_(t.clone(memory_format=torch.contiguous_format), across, bounds)
@@ -103,7 +108,7 @@ class Paired:
         dentity: Tensor,
     ) -> None:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
-        width = bounds[-1]
+        width, share = bounds[-1], self.from_larger
         p, v, h = query.split(width, 1)
         dp, dv, dh = dquery.split(width, 1)
         a, b = (_inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
@@ -118,15 +123,15 @@ class Paired:
         column += torch.bmm(a.unsqueeze(1), cross)[:, 0] * b
         row = g.sum(-1)
         da = 2 * (a * own * row - torch.bmm(cross, b.unsqueeze(-1))[..., 0])
-        dh += _lengths_backward(da, a, h, bounds)
-        dentity += _lengths_backward(column.mul_(2).div_(b), b, entity, bounds)
-        dp += scale_segments_(2 * p, chain_back_(a * a * row), bounds)
+        dh += _lengths_backward(da, a, h, bounds, share)
+        dentity += _lengths_backward(column.mul_(2).div_(b), b, entity, bounds, share)
+        dp += scale_segments_(2 * p, chain_back_(a * a * row, share), bounds)
         torch.mul(g, b.unsqueeze(1), out=cross)
         g.copy_(cross).mul_(a.unsqueeze(-1))  # a b G
         du, dsquares = torch.zeros_like(u), [torch.zeros_like(x) for x in squares]
-        chain_back_(g)
+        chain_back_(g, share)
         products_backward(g, u, entity, bounds, du, dentity, alpha=-2.0, bf16=self.bf16)
-        chain_back_(cross.mul_(b.unsqueeze(1)))  # b^2 G
+        chain_back_(cross.mul_(b.unsqueeze(1)), share)  # b^2 G
         products_backward(cross, *squares, bounds, *dsquares, bf16=self.bf16)
         dp.addcmul_(du, v)
         dv.addcmul_(du, p).addcmul_(dsquares[0], v, value=2)
@@ -170,7 +175,9 @@ def _inverse_lengths(x: Tensor, bounds: Bounds) -> Tensor:
     return _prefix_sums(x * x, bounds).add_(EPSILON).rsqrt_()
 
 
-def _lengths_backward(grad: Tensor, inverse: Tensor, x: Tensor, bounds: Bounds) -> Tensor:
+def _lengths_backward(
+    grad: Tensor, inverse: Tensor, x: Tensor, bounds: Bounds, share: float
+) -> Tensor:
     """Gradient of x (..., width) from that of its prefixes' inverse lengths (n, ...)."""
-    factor = chain_back_(grad * inverse * inverse * inverse)
+    factor = chain_back_(grad * inverse * inverse * inverse, share)
     return scale_segments_(x.neg().contiguous(), factor, bounds)

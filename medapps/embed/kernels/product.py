@@ -24,6 +24,8 @@ class Product:
     norm: str = "dot"
     bf16: bool = False
     """Matrix products in bfloat16."""
+    from_larger: float = 1.0
+    """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = False
 
     def aligned(
@@ -37,7 +39,7 @@ class Product:
     ) -> tuple[Tensor, Tensor]:
         """Gradients of query (B, width) and entity (B, K, width); overwrites grad."""
         query, entity = kept
-        chain_back_(grad.neg_())
+        chain_back_(grad.neg_(), self.from_larger)
         dentity = query.unsqueeze(1).expand_as(entity).clone(memory_format=torch.contiguous_format)
         scaled = entity.clone(memory_format=torch.contiguous_format)
         scale_segments_(dentity, grad, bounds)
@@ -58,7 +60,7 @@ class Product:
         dentity: Tensor,
     ) -> None:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
-        chain_back_(grad)
+        chain_back_(grad, self.from_larger)
         ends = (query, entity, bounds, dquery, dentity)
         products_backward(grad, *ends, alpha=-1.0, bf16=self.bf16)
 

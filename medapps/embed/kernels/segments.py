@@ -82,23 +82,23 @@ def chain_(x: Tensor) -> Tensor:
     return x
 
 
-def chain_back_(x: Tensor) -> Tensor:
-    """Reverse cumulative sum over the first axis, in place."""
-    if (groups := _groups(x)) is not None:
+def chain_back_(x: Tensor, share: float = 1.0) -> Tensor:
+    """Reverse cumulative sum over the first axis, in place; `share` of what came before goes on."""
+    if share == 1.0 and (groups := _groups(x)) is not None:
         for before, after in pairwise(reversed(groups.unbind(1))):
             after += before
         for before, after in pairwise(reversed(groups.unbind(0))):
             after += before[0]
         return x
     for before, after in pairwise(reversed(x.unbind(0))):
-        after += before
+        after.add_(before, alpha=share)
     return x
 
 
-def divided_chain_back_(x: Tensor, by: Tensor) -> Tensor:
-    """Reverse cumulative sum of x / by over the first axis, in place."""
-    if len(x) > FEW:
-        return chain_back_(x.div_(by))
+def divided_chain_back_(x: Tensor, by: Tensor, share: float = 1.0) -> Tensor:
+    """`chain_back_` of x / by, in place."""
+    if len(x) > FEW or share != 1.0:
+        return chain_back_(x.div_(by), share)
     x[-1].div_(by[-1])
     rows = list(zip(x.unbind(0), by.unbind(0), strict=True))
     for (before, _), (after, divisor) in pairwise(reversed(rows)):
