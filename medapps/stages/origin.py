@@ -62,7 +62,7 @@ def origin_of(source: Embedding | Crop, dim: int) -> Origin:
     return Origin(
         method=crop.method,
         dim=dim,
-        digest=digest_of([digest, dim]),
+        digest=digest_of([digest, dim, settings]),  # two recipes may yield the same vectors
         seed=seed,
         recipe=settings,
         cost={
