@@ -4,7 +4,7 @@ S_j = |q_j|^2 + |e_j|^2 - 2 q_j . e_j     (L2; one matrix product)
 S_j = sum |q_j - e_j|                     (L1)
 D_i = sqrt(S_1 + ... + S_i)  or, for L1 and squared L2,  D_i = S_1 + ... + S_i
 
-A_j = sum_{i >= j} (dL/dD_i) (dD_i/dS)
+A_j = sum_{i >= j} f^(i - j) (dL/dD_i) (dD_i/dS)     (f = from_larger, usually 1)
 L2:  dq_j = a (rowsum(A_j) q_j - A_j e_j),  de_j = a (colsum(A_j) e_j - A_j^T q_j),  a = 2
 """
 

@@ -1,6 +1,7 @@
 """Sums over segments of coordinates, and chains of them over prefixes.
 
-Coordinates are cut into segments j between neighbouring dims; a prefix i is the segments j <= i.
+Coordinates are cut into segments j between neighbouring dims; a prefix i is the segments j <= i. On
+the way back a segment collects the gradients of every prefix that holds it, or a part of them.
 """
 
 from __future__ import annotations
