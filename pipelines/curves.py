@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow import MlflowClient
-from script import bench_of, options, table
+from script import bench_of, files_of, options, table
 
-from medapps.config import resolve
 from medapps.errors import MedappsError
-from medapps.settings import Settings
 from medapps.stages import graph_stage, train_stage
 from medapps.store import read_manifest
 from medapps.study.plan import settings_for
@@ -49,8 +47,7 @@ def main() -> None:
     client = MlflowClient(tracking_uri(given.workspace))
     folders = {folder.resolve().name: folder for folder in given.data}
     panels: dict[tuple[str, str], Curves] = {}
-    for file in given.config:
-        whole = resolve(Settings, file=file, sets=given.sets, flags={"train.scorer": given.scorer})
+    for whole in files_of(given):
         for item in whole.study.data:
             if item.name not in folders:
                 continue

@@ -46,11 +46,16 @@ def bench_of(given: argparse.Namespace) -> Bench:
     return Bench(ma.Workspace(given.workspace), tracked=not given.no_track, say=say)
 
 
+def files_of(given: argparse.Namespace) -> list[Settings]:
+    """The settings of every file, or those without one."""
+    flags = {"train.scorer": given.scorer}
+    files: list[Path | None] = [*given.config] or [None]
+    return [resolve(Settings, file=file, sets=given.sets, flags=flags) for file in files]
+
+
 def settings_of(given: argparse.Namespace, data: Path) -> Settings:
     """The settings for one data set, as `medapps run` with the same file would have them."""
-    flags = {"train.scorer": given.scorer}
-    files = [resolve(Settings, file=file, sets=given.sets, flags=flags) for file in given.config]
-    return settings_at(files or [resolve(Settings, sets=given.sets, flags=flags)], data)
+    return settings_at(files_of(given), data)
 
 
 def settings_at(files: Sequence[Settings], data: Path) -> Settings:

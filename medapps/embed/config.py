@@ -81,7 +81,7 @@ class MedConfig(Config):
 
     from_larger: Fraction = 1.0
     """Part of what moves a size that also moves the next smaller one inside it: 1 is the gradient
-    of all losses together, 0 trains every size on top of the finished smaller one.
+    of all losses together; with 0 a size builds on the smaller one without moving it.
     """
     penalty: NonNegativeFloat = 0.0
     """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""

@@ -300,17 +300,12 @@ def test_values_to_try_may_be_lists(script):
     assert found == [{"margin": [3, 6], "lr": 0.1}, {"margin": [1.5, 8], "lr": 0.1}]
 
 
-def test_curves_are_those_that_the_training_logged(script, tiny_dataset, tmp_path):
-    folder = tmp_path / "linked"
-    folder.mkdir()
-    triples = pl.read_parquet(tiny_dataset / "skg.parquet").head(2000)
-    parts = {"valid": triples[::20], "train": triples.filter(pl.int_range(pl.len()) % 20 != 0)}
-    for name, part in parts.items():
-        part.write_parquet(folder / f"{name}.parquet")
+def test_curves_are_those_that_the_training_logged(script, linked, tmp_path):
+    (linked / "test.parquet").rename(linked / "valid.parquet")
     text = CONFIG.replace("epochs: 1", "epochs: 4, every: 2")
     (tmp_path / "small.yaml").write_text(text)
     place = ("--config", tmp_path / "small.yaml", "--workspace", tmp_path / "w")
-    out = script("curves", folder, *place, "--plot", tmp_path / "curves.png")
+    out = script("curves", linked, *place, "--plot", tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
     rows = cells(out)
     assert [row[0] for row in rows] == ["2", "4"]

@@ -69,8 +69,8 @@ class Paired:
         da = (own * a * g - g * b * cross).sum(2, keepdim=True).mul_(2)
         db = (square - a * a * own + a * b * cross).mul_(g).mul_(2).div_(b)
         dv, dt = (
-            _lengths_backward(g, length, x, bounds, share)
-            for g, length, x in ((da, a, h), (db, b, t))
+            _lengths_backward(slope, inverse, x, bounds, share)
+            for slope, inverse, x in ((da, a, h), (db, b, t))
         )
         dh, dsum = dv.sum(1), (a * a * g).sum(2, keepdim=True)
         dp = scale_segments_(2 * p, chain_back_(dsum, share), bounds).sum(1)
