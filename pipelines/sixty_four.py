@@ -84,9 +84,8 @@ def main() -> None:
 
 
 def one_pass(train: ma.MedConfig, dims: Sequence[int]) -> ma.MedConfig:
-    """The same training for one pass with these sizes; one margin per dim fits no other dims."""
-    changes = {"dims": tuple(dims), "margin": train.margins[-1], "epochs": 1, "patience": None}
-    return ma.MedConfig(**(train.model_dump() | changes))
+    """The same training for one pass with these sizes."""
+    return train.resized(dims, epochs=1, patience=None)
 
 
 def shortened(graph: ma.Graph, batch: int, steps: int | None) -> ma.Graph:

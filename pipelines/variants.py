@@ -66,10 +66,7 @@ def configs(base: ma.MedConfig, variants: dict[str, dict[str, Any]]) -> dict[str
     """The settings of each variant; those that change nothing are left out."""
     out: dict[str, ma.MedConfig] = {}
     for name, changes in variants.items():
-        margin: dict[str, Any] = {}
-        if "dims" in changes and isinstance(base.margin, tuple):
-            margin = {"margin": base.margin[-1]}  # one margin per dim fits no other dims
-        config = ma.MedConfig(**(base.model_dump() | margin | changes))
+        config = base.resized(**({"dims": base.dims} | changes))
         if config not in out.values():
             out[name] = config
     return out

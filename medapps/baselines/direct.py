@@ -39,15 +39,10 @@ def alone(
     train: MedConfig, dim: int, *, margin: float | None = None, lr: float | None = None, **more: Any
 ) -> MedConfig:
     """The settings of MED for one size alone: same batches, negatives, optimiser and epochs."""
-    margin, lr = margin or default_margin(train, dim), lr or default_rate(train, dim)
-    given = {"dims": (dim,), "margin": margin, "lr": lr}
-    return MedConfig(**(train.model_dump() | ALONE | given | more))
-
-
-def default_margin(train: MedConfig, dim: int) -> float:
-    """MED's margin for that size, or for the next larger trained one."""
-    fitting = [m for d, m in zip(train.dims, train.margins, strict=True) if d >= dim]
-    return fitting[0] if fitting else train.margins[-1]
+    given = ALONE | {"lr": lr or default_rate(train, dim)} | more
+    if margin:
+        given["margin"] = margin
+    return train.resized([dim], **given)
 
 
 def default_rate(train: MedConfig, dim: int) -> float:

@@ -53,10 +53,14 @@ Loss = Callable[[Seen], tuple[Tensor, Pull, Pull | None]]
 """Value, the student's pull, and the teacher's pull if it learns too."""
 
 
-def hard(player: Player, view: View, weights: Weights, seen: Seen) -> tuple[Tensor, Pull]:
+def hard(
+    player: Player, view: View, weights: Weights, temperature: float, seen: Seen
+) -> tuple[Tensor, Pull]:
     """The loss of a direct training, from the engine."""
-    facts = (player.spec.scale, player.spec.margin, 1.0)
-    models = SubModels(*(view.query.new_tensor(x).view(1, 1, 1) for x in facts))
+    spec, kind = player.spec, view.query.dtype
+    models = SubModels.of(
+        [spec.scale], [spec.margin], [1.0], [temperature], view.query.device, kind
+    )
     count = view.negative.shape[2]
     ei, _, dpositive = positives(view.positive[..., 0], models, weights, count, seen.weight)
     spare = torch.empty_like(view.negative), torch.empty_like(view.negative)
@@ -71,10 +75,10 @@ def hard(player: Player, view: View, weights: Weights, seen: Seen) -> tuple[Tens
 
 def kd_loss(config: MedConfig, temperature: float, hard_part: float, soft_part: float) -> Loss:
     """Labels and the teacher's distribution over each positive and its negatives."""
-    weights = Weights.of(config)
+    weights, w2 = Weights.of(config), config.temperatures[-1]
 
     def loss(seen: Seen) -> tuple[Tensor, Pull, None]:
-        value, pull = hard(seen.student, seen.view, weights, seen)
+        value, pull = hard(seen.student, seen.view, weights, w2, seen)
         soft, dpositive, dnegative = divergence(
             seen.student.scores(seen.view), seen.teacher.scores(seen.shown), temperature
         )
@@ -101,10 +105,10 @@ def divergence(
 
 def huber_ramp_loss(config: MedConfig, weight: float, power: float) -> Loss:
     """Labels and the teacher's raw scores, whose weight grows as weight * done^power."""
-    weights = Weights.of(config)
+    weights, w2 = Weights.of(config), config.temperatures[-1]
 
     def loss(seen: Seen) -> tuple[Tensor, Pull, None]:
-        value, pull = hard(seen.student, seen.view, weights, seen)
+        value, pull = hard(seen.student, seen.view, weights, w2, seen)
         part = ramp(seen.done, weight, power)
         soft, dpositive, dnegative = score_gap(
             seen.student.scores(seen.view), seen.teacher.scores(seen.shown), seen.masked

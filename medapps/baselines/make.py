@@ -39,7 +39,7 @@ def ext_l(order: Order) -> Crop:
                 order.graph,
                 triples=order.config.ext.triples,
                 negatives=order.config.ext.negatives,
-                temperature=order.train.temperature,
+                temperature=order.train.temperatures[-1],
                 seed=order.seed,
             ),
             order.dim,

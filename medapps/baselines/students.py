@@ -53,7 +53,7 @@ def dualde(order: Order) -> Crop:
     labels = Labels(rate=dual.soft_rate if dual.soft_labels == "learned" else 0.0)
     epochs = round(dual.second * config.epochs)
     raw = dual.scores == "raw"
-    args = config.temperature, dual.structure, labels
+    args = config.temperatures[-1], dual.structure, labels
     kept = {"labels": labels.values}
     phases = [Phase(config.epochs, dual_loss(*args, both=False, raw=raw), state=kept)]
     if epochs:

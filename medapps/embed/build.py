@@ -65,15 +65,16 @@ def make_tiers(
     active = active or tuple(range(len(config.dims)))
     dims = tuple(config.dims[i] for i in active)
     share = shares(config.dlw, config.w3 if w3 is None else w3, config.dims)
-    columns = (
-        [config.scales[i] for i in active],
-        [config.margins[i] for i in active],
-        [float(share[i]) if only in (None, i) else 0.0 for i in active],
-    )
     return Tiers(
         dims,
         bounds_of(scorer, dims),
-        SubModels(*(torch.tensor(c, device=device).view(-1, 1, 1) for c in columns)),
+        SubModels.of(
+            [config.scales[i] for i in active],
+            [config.margins[i] for i in active],
+            [float(share[i]) if only in (None, i) else 0.0 for i in active],
+            [config.temperatures[i] for i in active],
+            device,
+        ),
     )
 
 

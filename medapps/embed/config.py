@@ -7,6 +7,8 @@ Ablations are one line: `MedConfig(ml_down=0, ml_up=0)` is "w/o MLM",
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -26,6 +28,8 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
 OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+PER_DIM = ("margin", "temperature")
+"""Settings with one value for all dims or one per dim."""
 
 
 class MedConfig(Config):
@@ -74,8 +78,8 @@ class MedConfig(Config):
 
     margin: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 4.0
     """Margin of the score, one for all dims or one per dim."""
-    temperature: NonNegativeFloat = 2.0
-    """w2: how sharply negatives are weighted by their score."""
+    temperature: NonNegativeFloat | tuple[PositiveFloat, ...] = 2.0
+    """w2: how sharply negatives are weighted by their score, one for all dims or one per dim."""
     scale_power: NonNegativeFloat = 0.5
     """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
 
@@ -174,10 +178,12 @@ class MedConfig(Config):
             raise ValueError("rotate_at needs scorer transe: others change under rotation")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
-        if isinstance(self.margin, tuple) and len(self.margin) != len(self.dims):
-            raise ValueError(
-                f"{len(self.margin)} margins for {len(self.dims)} dims; give one per dim"
-            )
+        for name in PER_DIM:
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != len(self.dims):
+                raise ValueError(
+                    f"{len(value)} {name}s for {len(self.dims)} dims; give one per dim"
+                )
         if self.rotate_at is not None and self.norm == "l1":
             raise ValueError("rotate_at needs norm l2 or l2sq: L1 distances change under rotation")
         if self.rotate_at is not None and self.optimiser != "adagrad":
@@ -205,14 +211,32 @@ class MedConfig(Config):
     @property
     def margins(self) -> tuple[float, ...]:
         """One margin per dim."""
-        if isinstance(self.margin, tuple):
-            return self.margin
-        return (self.margin,) * len(self.dims)
+        return self._per_dim(self.margin)
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """One w2 per dim."""
+        return self._per_dim(self.temperature)
+
+    def _per_dim(self, value: float | tuple[float, ...]) -> tuple[float, ...]:
+        return value if isinstance(value, tuple) else (value,) * len(self.dims)
 
     @property
     def scales(self) -> tuple[float, ...]:
         """c_i per dim."""
         return tuple((self.dims[-1] / d) ** self.scale_power for d in self.dims)
+
+    def resized(self, dims: Iterable[int], **changes: Any) -> MedConfig:
+        """The same for other dims, with `changes`; what was given per dim is taken from the same
+        dim or the next larger one.
+        """
+        dims = tuple(dims)
+        places = [min(bisect_left(self.dims, dim), len(self.dims) - 1) for dim in dims]
+        own = {}
+        for name, values in zip(PER_DIM, (self.margins, self.temperatures), strict=True):
+            picked = tuple(values[i] for i in places)
+            own[name] = picked if len(set(picked)) > 1 else picked[0]
+        return MedConfig(**(self.model_dump() | own | {"dims": dims} | changes))
 
 
 def mrl(**changes: Any) -> MedConfig:

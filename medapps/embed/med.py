@@ -6,7 +6,8 @@ negatives.
     EI_i = sum_b p_ib softplus(-s_ib) + sum_bk w_ibk softplus(s_ibk)    evolutionary improvement
     p_i  = softmax_b(f(i-1)), f one of -w1/D (recip_dist), w1 (1 - sigmoid(s)) (prob), -w1 s
            (neg_score), w1/s (literal); 1/B for the smallest model and with "uniform"
-    w_i  = softmax_k(w2 s_i) / B ("own"), softmax_k(w2 s_{i-1}) / B ("smaller"), 1/(BN) ("uniform");
+    w_i  = softmax_k(w2_i s_i) / B ("own"), softmax_k(w2_i s_{i-1}) / B ("smaller"), or 1/(BN)
+           ("uniform", w2 = 0);
            negative_norm "batch": the softmax runs over the chunk, not one positive's negatives
     ML   = sum_i down H(s_{i-1}, [s_i]) + up H([s_{i-1}], s_i)          mutual learning
            H = Huber with delta 1, [.] = no gradient; mean over positives plus mean over negatives
@@ -22,7 +23,7 @@ on negatives. Masked negatives are given the distance `FAR`, at which every term
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,7 +57,6 @@ def over_positives(exponent: Tensor) -> Tensor:
 class Weights:
     """The choices of the loss that do not change from step to step."""
 
-    temperature: float = 1.0
     positive_weights: str = "uniform"
     positive_temperature: float = 1.0
     negative_weights: str = "own"
@@ -73,12 +73,13 @@ class Weights:
     @classmethod
     def of(cls, config: MedConfig, *, bounded: bool = False) -> Weights:
         """The choices of `config`; `bounded` says that no score exceeds its margin."""
-        highest = max(1.0, config.temperature) * max(config.margins)
+        highest = (
+            max(1.0, w2) * m for w2, m in zip(config.temperatures, config.margins, strict=True)
+        )
         return cls(
-            temperature=config.temperature,
             positive_weights=config.positive_weights,
             positive_temperature=config.positive_temperature,
-            negative_weights=config.negative_weights,
+            negative_weights=config.negative_weights if any(config.temperatures) else "uniform",
             negative_norm=config.negative_norm,
             ml_down=config.ml_down,
             ml_up=config.ml_up,
@@ -86,14 +87,14 @@ class Weights:
             distil=config.distil,
             own_answer=config.own_answer,
             penalty=config.penalty,
-            plain_powers=bounded and highest < HIGHEST,
+            plain_powers=bounded and max(highest) < HIGHEST,
         )
 
     @property
     def quick(self) -> bool:
         """May `_quick_pairs` stand in for the general path?"""
         usual = self.negative_weights == "own" and self.negative_norm == "per_positive"
-        return usual and self.temperature > 0 and not self.mutual
+        return usual and not self.mutual
 
     @property
     def mutual(self) -> bool:
@@ -102,11 +103,29 @@ class Weights:
 
 @dataclass(frozen=True)
 class SubModels:
-    """The sub-models of one step: c_i, m_i, a_i, each (n, 1, 1)."""
+    """The sub-models of one step: c_i, m_i, a_i, each (n, 1, 1), and w2 of each."""
 
     scale: Tensor
     margin: Tensor
     share: Tensor
+    temperature: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls,
+        scale: Sequence[float],
+        margin: Sequence[float],
+        share: Sequence[float],
+        temperature: Sequence[float],
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> SubModels:
+        """From one number per sub-model."""
+        c, m, a = (
+            torch.tensor(x, device=device, dtype=dtype).view(-1, 1, 1)
+            for x in (scale, margin, share)
+        )
+        return cls(c, m, a, tuple(temperature))
 
 
 def positive_weights(
@@ -137,17 +156,21 @@ def positive_weights(
 
 
 def negative_weights(
-    score: Tensor, weights: Weights, masked: Tensor | None, out: Tensor, spare: Tensor
+    score: Tensor,
+    temperature: tuple[float, ...],
+    weights: Weights,
+    masked: Tensor | None,
+    out: Tensor,
+    spare: Tensor,
 ) -> Tensor:
     """w (n, b, N) into `out`: sums to one per row, or per sub-model with negative_norm "batch"."""
     n, b, count = score.shape
     batch = weights.negative_norm == "batch"
     shape = (-1, b * count) if batch else (-1, b, count)
     first = {"own": 0, "smaller": 1, "uniform": n}[weights.negative_weights]
-    if weights.temperature == 0:  # a softmax of zeros would count masked negatives
-        first = n
     if first < n:
-        torch.mul(score[: n - first], weights.temperature, out=spare[first:])
+        w2 = score.new_tensor(temperature[first:]).view(-1, 1, 1)
+        torch.mul(score[: n - first], w2, out=spare[first:])
         torch.softmax(spare[first:].view(shape), -1, out=out[first:].view(shape))
     if first > 0:
         valid = torch.full((b, 1), float(count), dtype=score.dtype, device=score.device)
@@ -268,7 +291,7 @@ def pairs(
         _quick_pairs(distance, models, weights, batch, buffers, rows, positive)
         return distance.new_zeros(n), distance.new_zeros(()), grad
     torch.mul(distance, -models.scale, out=score).add_(models.margin)
-    negative_weights(score, weights, masked, grad, spare)
+    negative_weights(score, models.temperature, weights, masked, grad, spare)
     part = (b if weights.negative_norm == "batch" else 1) / batch
     if rows is not None:
         grad.mul_(rows.view(1, -1, 1))
@@ -313,17 +336,21 @@ def _quick_pairs(
     size = max(1, GROUP // (b * count))
     taught = positive is not None and n > 1 and weights.distil > 0
     teacher, near = None, None
-    parts = [(n - 1, n), *((i, min(i + size, n - 1)) for i in range(0, n - 1, size))]
-    for first, last in parts:
+    for first, last in _groups(models.temperature, size):
         part = slice(first, last)
-        some = SubModels(models.scale[part], models.margin[part], models.share[part] / batch)
+        some = SubModels(
+            models.scale[part],
+            models.margin[part],
+            models.share[part] / batch,
+            models.temperature[part],
+        )
         work = power[: last - first], spare[: last - first], grad[part]
         if positive is not None:
             near = positive[0][part].unsqueeze(-1)
         shift = None
         if not weights.plain_powers:
             shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
-        factor = _quick_part(distance[part], some, weights.temperature, work, shift)
+        factor = _quick_part(distance[part], some, work, shift)
         if rows is not None:
             factor *= rows.view(1, -1, 1)
         kd = None
@@ -339,7 +366,7 @@ def _quick_pairs(
                 positive[1][part].add_(((own - teacher[1]) * kd)[..., 0])
                 total = kd / total
         work[1].mul_(factor)
-        if weights.temperature not in (1.0, 2.0):
+        if some.temperature[0] not in (1.0, 2.0):
             torch.mul(work[1], work[2], out=work[2])
             if kd is not None:
                 work[2].addcmul_(work[0], total)
@@ -349,10 +376,19 @@ def _quick_pairs(
             work[2].addcmul_(teacher[0], kd, value=-1)
 
 
+def _groups(temperature: tuple[float, ...], size: int) -> Iterator[tuple[int, int]]:
+    """First and last + 1 of at most `size` sub-models with one temperature; the teacher first."""
+    n, first = len(temperature), 0
+    yield n - 1, n
+    for i in range(1, n):
+        if i - first == size or temperature[i] != temperature[first] or i == n - 1:
+            yield first, i
+            first = i
+
+
 def _quick_part(
     distance: Tensor,
     models: SubModels,
-    tau: float,
     work: tuple[Tensor, Tensor, Tensor],
     shift: Tensor | None,
 ) -> Tensor:
@@ -361,6 +397,7 @@ def _quick_part(
     E, then what E (for tau 1 and 2; else E^tau, the last work tensor) and the factor multiply.
     """
     power, spare, grad = work
+    tau = models.temperature[0]
     torch.mul(distance, -LOG2E * models.scale, out=power)
     floor = -LOG2E * models.margin
     if shift is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
-from medapps.baselines.direct import alone, choose, default_margin, default_rate
+from medapps.baselines.direct import alone, choose, default_rate
 from medapps.baselines.make import make_baseline
 from medapps.embed.config import MedConfig
 from medapps.embed.train import train_med
@@ -36,7 +36,7 @@ def test_settings_of_several_prefixes_do_not_reach_one_alone():
         dims=(4,), margin=3.0, scale_power=0.0, distil=0.0, epochs=7, lr=0.3 * 4**0.25
     )
     assert config == plain
-    assert [default_margin(med, dim) for dim in (2, 4, 5, 16, 99)] == [3.0, 3.0, 6.0, 6.0, 6.0]
+    assert [alone(med, dim).margin for dim in (2, 4, 5, 16, 99)] == [3.0, 3.0, 6.0, 6.0, 6.0]
 
 
 def test_a_small_model_takes_a_larger_rate():

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import huber_loss, softplus
 
+from medapps.embed.config import MedConfig
 from medapps.embed.dlw import shares, step_w3
 from medapps.embed.med import (
     SubModels,
@@ -23,8 +24,11 @@ from medapps.embed.score import make_scorer
 F64 = torch.float64
 
 
-def models(scale=(2.0, 1.5, 1.0), margin=(4.0, 5.0, 6.0), share=(0.5, 1.0, 2.0)) -> SubModels:
-    return SubModels(*(torch.tensor(x, dtype=F64).view(-1, 1, 1) for x in (scale, margin, share)))
+def models(
+    scale=(2.0, 1.5, 1.0), margin=(4.0, 5.0, 6.0), share=(0.5, 1.0, 2.0), tau=(0.5, 1.0, 1.5),
+    dtype=F64,
+) -> SubModels:  # fmt: skip
+    return SubModels.of(scale, margin, share, tau, torch.device("cpu"), dtype)
 
 
 def distances(n=3, b=5, k=1, seed=0) -> torch.Tensor:
@@ -61,7 +65,9 @@ def reference(pos, neg, m: SubModels, w: Weights, mask=None) -> torch.Tensor:
         source = {"own": sn[i], "smaller": sn[i - 1] if i else None, "uniform": None}[
             w.negative_weights
         ]
-        logits = torch.zeros(b, k, dtype=F64) if source is None else w.temperature * source.detach()
+        logits = (
+            torch.zeros(b, k, dtype=F64) if source is None else m.temperature[i] * source.detach()
+        )
         logits = logits.masked_fill(~keep, -torch.inf)
         if w.negative_norm == "batch":
             q = torch.softmax(logits.flatten(), 0).view(b, k)
@@ -85,7 +91,7 @@ def reference(pos, neg, m: SubModels, w: Weights, mask=None) -> torch.Tensor:
 
 CASES = [
     Weights(),
-    Weights(temperature=0.5, negative_weights="smaller", positive_weights="recip_dist"),
+    Weights(negative_weights="smaller", positive_weights="recip_dist"),
     Weights(negative_weights="uniform"),
     Weights(negative_weights="own", negative_norm="batch", positive_weights="prob"),
     Weights(negative_weights="smaller", negative_norm="batch", positive_weights="neg_score"),
@@ -178,7 +184,7 @@ def test_literal_reciprocal_weights_put_everything_on_one_triple_but_stay_finite
 def test_negative_weights_rise_with_the_score_and_sum_to_one(source, norm):
     s = torch.tensor([-50.0, -1e-6, 0.0, 1e-6, 50.0]).expand(3, 2, -1).contiguous()
     w = negative_weights(
-        s, Weights(negative_weights=source, negative_norm=norm), None, *like(s)[:2]
+        s, (0.5, 1.0, 2.0), Weights(negative_weights=source, negative_norm=norm), None, *like(s)[:2]
     )
     assert torch.isfinite(w).all()
     total = w.sum(-1) if norm == "per_positive" else w.sum((1, 2))
@@ -192,11 +198,14 @@ def test_negative_weights_rise_with_the_score_and_sum_to_one(source, norm):
 def test_without_evolutionary_improvement_equals_zero_temperatures():
     m, pos, neg = models(), distances()[..., 0], distances(k=4, seed=2)
     off = Weights(positive_weights="uniform", negative_weights="uniform")
-    zero = Weights(
-        temperature=0.0,
-        positive_weights="recip_dist",
-        positive_temperature=0.0,
-        negative_weights="smaller",
+    zero = Weights.of(
+        MedConfig(
+            temperature=0.0,
+            positive_weights="recip_dist",
+            positive_temperature=0.0,
+            negative_weights="smaller",
+            distil=0.0,
+        )
     )
     for call in (
         lambda w: positives(pos.clone(), m, w, 4)[2],
@@ -235,7 +244,7 @@ def test_learned_w3_follows_its_gradient():
 
 def test_one_sub_model_is_the_plain_loss_whatever_the_switches():
     """n = 1 equals direct training: mutual learning and the next smaller model do not exist."""
-    m, pos = models((1.0,), (5.0,), (1.0,)), distances(n=1)[..., 0]
+    m, pos = models((1.0,), (5.0,), (1.0,), (1.0,)), distances(n=1)[..., 0]
     results = [
         positives(pos.clone(), m, Weights(positive_weights=p, ml_down=d, ml_up=d), 4)[2]
         for p, d in itertools.product(("uniform", "recip_dist", "prob"), (0.0, 1.0))
@@ -267,16 +276,18 @@ def test_the_full_size_teaches_prefixes_its_distribution():
     torch.testing.assert_close(pull, pos.grad)
 
 
-@pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "tau", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (2.0, 2.0, 2.0), (2.0, 1.0, 3.0)]
+)
 @pytest.mark.parametrize("distil", [0.0, 0.7])
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_quick_path_equals_the_general_one(tau, distil, n):
-    m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n])
+    m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n], tau[:n])
     neg, near = distances(n=n, k=7, seed=3), distances(n=n)[..., 0]
     masked, rows = torch.tensor([2, 15, 16]), torch.tensor([0.5, 1.5, 1.0, 0.7, 1.3], dtype=F64)
     got = []
     for plain, general in ((False, True), (False, False), (True, False)):
-        weights = Weights(temperature=tau, distil=distil, plain_powers=plain)
+        weights = Weights(distil=distil, plain_powers=plain)
         assert weights.quick
         pull = torch.zeros_like(near)
         _, _, grad = pairs(
@@ -298,14 +309,14 @@ def test_the_quick_path_equals_the_general_one(tau, distil, n):
 
 def test_scores_far_above_the_margin_need_a_shift_and_have_one():
     """Inner products are distances of any sign; float32 equals float64."""
-    m, near = models(), -200 * distances(seed=5)[..., 0]
+    near = -200 * distances(seed=5)[..., 0]
     neg = 30 * (distances(k=6, seed=4) - 10)
-    weights, got = Weights(temperature=2.0, distil=0.5), []
+    weights, got = Weights(distil=0.5), []
     for dtype in (F64, torch.float32):
-        cast = SubModels(*(x.to(dtype) for x in (m.scale, m.margin, m.share)))
+        m = models(tau=(2.0, 2.0, 2.0), dtype=dtype)
         pull, far = torch.zeros_like(near, dtype=dtype), neg.to(dtype)
         positive = (near.to(dtype), pull)
-        _, _, grad = pairs(far, cast, weights, 5, None, like(far), value=False, positive=positive)
+        _, _, grad = pairs(far, m, weights, 5, None, like(far), value=False, positive=positive)
         got.append((grad.double(), pull.double()))
     assert got[0][0].abs().max() > 0.1
     for one, other in zip(*got, strict=True):
@@ -315,10 +326,12 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
 @pytest.mark.parametrize("farther", [0.0, 500.0])
 @pytest.mark.parametrize("plain", [False, True])
 def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
-    m, near = models(), distances()[..., 0].float() + farther
-    m = SubModels(*(x.float() for x in (m.scale, m.margin, m.share)))
+    m, near = (
+        models(tau=(2.0, 2.0, 2.0), dtype=torch.float32),
+        distances()[..., 0].float() + farther,
+    )
     neg = torch.full((3, 5, 4), 500.0)
-    weights = Weights(temperature=2.0, distil=1.0, plain_powers=plain)
+    weights = Weights(distil=1.0, plain_powers=plain)
     masked = torch.arange(8)  # every negative of the first two positives
     pull = torch.zeros_like(near)
     _, _, grad = pairs(neg, m, weights, 5, masked, like(neg), value=False, positive=(near, pull))

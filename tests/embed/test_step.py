@@ -27,7 +27,8 @@ class Kept:
 def naive_loss(entities, relations, batch, config: MedConfig, one_way) -> torch.Tensor:
     """Every prefix by itself, every positive in a Python loop."""
     total = torch.zeros(())
-    for dim, scale, margin in zip(config.dims, config.scales, config.margins, strict=True):
+    facts = config.dims, config.scales, config.margins, config.temperatures
+    for dim, scale, margin, w2 in zip(*facts, strict=True):
 
         def score(query, entity, scale=scale, margin=margin):
             return margin - scale * (query - entity).square().sum(-1).add(1e-12).sqrt()
@@ -44,7 +45,7 @@ def naive_loss(entities, relations, batch, config: MedConfig, one_way) -> torch.
                 drawn = chunk.negatives if chunk.negatives.ndim == 1 else chunk.negatives[row]
                 kept = [k for k in range(len(drawn)) if row * len(drawn) + k not in masked]
                 s = score(query, entities[torch.as_tensor(drawn[kept]).long(), :dim])
-                weight = torch.softmax(config.temperature * s.detach(), 0)
+                weight = torch.softmax(w2 * s.detach(), 0)
                 total = total + (weight * softplus(s)).sum()
                 if one_way[relation] and source != target:
                     s = score(query, entities[source, :dim])
@@ -62,6 +63,7 @@ def test_a_step_moves_by_the_gradient_of_the_plain_loss(graph, mode, own_answer)
         negatives=10,
         negative_mode=mode,
         margin=1.5,
+        temperature=(0.5, 1.0, 3.0),
         distil=0.0,
         own_answer=own_answer,
     )
