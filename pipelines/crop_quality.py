@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import polars as pl
+from script import start
 
 from medapps.crop.crop import Crop
 from medapps.crop.export import export_crop
@@ -127,4 +128,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow import MlflowClient
-from script import bench_of, files_of, options, table
+from script import bench_of, files_of, options, start, table
 
 from medapps.errors import MedappsError
 from medapps.stages import graph_stage, train_stage
@@ -105,4 +105,4 @@ def draw(panels: Mapping[tuple[str, str], Curves], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

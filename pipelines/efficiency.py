@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, ranked, settings_of, spread, table
+from script import bench_of, options, ranked, settings_of, spread, start, table
 
 import medapps as ma
 from medapps.stages import graph_stage
@@ -129,4 +129,4 @@ def draw(found: Mapping[str, Sequence[Sequence[ma.Report]]], path: Path) -> None
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

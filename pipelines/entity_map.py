@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from script import bench_of, options, settings_of, spread, table
+from script import bench_of, options, settings_of, spread, start, table
 
 import medapps as ma
 from medapps.crop.crop import Crop
@@ -197,4 +197,4 @@ def draw(panels: Sequence[Panel], sample: Sample, rows: int, title: str, path: P
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -13,6 +13,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from script import start
+
 import medapps as ma
 from medapps.comparison.grid import markdown
 from medapps.graph.beside import read_interactions, read_labels
@@ -61,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from script import start
 
 import medapps as ma
 from medapps.config import parse_yaml, validate
@@ -91,4 +92,4 @@ def _combinations(tries: list[str]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, ranked, settings_of, spread, table
+from script import bench_of, options, ranked, settings_of, spread, start, table
 
 import medapps as ma
 from medapps.embed.rank import ranks_of, retention
@@ -102,4 +102,4 @@ def draw(found: Mapping[str, Figures], title: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,15 @@ from medapps.study.plan import settings_for
 from medapps.study.sources import sources
 
 say = Console(stderr=True, highlight=False, soft_wrap=True).print
+
+
+def start(main: Callable[[], None]) -> None:
+    """Run a script; what its user can mend is said in a line, as `medapps` does."""
+    try:
+        main()
+    except ma.MedappsError as error:
+        say(f"{Path(sys.argv[0]).stem}: {error}", markup=False)
+        sys.exit(2)
 
 
 def options(text: str | None, *, many: bool = False) -> argparse.ArgumentParser:

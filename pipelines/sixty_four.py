@@ -24,7 +24,7 @@ from statistics import median
 from time import perf_counter, process_time
 
 import numpy as np
-from script import bench_of, options, say, settings_of, table
+from script import bench_of, options, say, settings_of, start, table
 
 import medapps as ma
 from medapps.settings import Settings
@@ -255,4 +255,4 @@ def draw(times: Times, title: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

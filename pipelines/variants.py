@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from script import bench_of, options, say, settings_of
+from script import bench_of, options, say, settings_of, start
 
 import medapps as ma
 from medapps.comparison.grid import markdown
@@ -95,4 +95,4 @@ def measured(
 
 
 if __name__ == "__main__":
-    main()
+    start(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -312,3 +313,10 @@ def test_curves_are_those_that_the_training_logged(script, linked, tmp_path):
     (manifest,) = (tmp_path / "w" / "embeddings").glob("*/manifest.json")
     metrics = Embedding.load(manifest.parent).metrics
     assert rows[-1][1:] == [f"{metrics[f'valid_mrr_{dim}']:.4f}" for dim in (4, 8)]
+
+
+def test_what_a_user_can_mend_is_said_in_a_line(tmp_path):
+    words = [sys.executable, PIPELINES / "variants.py", tmp_path / "nowhere", "ablation"]
+    done = subprocess.run([*words, "--workspace", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("variants: "), done.stderr
+    assert "nowhere" in done.stderr and "Traceback" not in done.stderr
