@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow import MlflowClient
-from script import bench_of, files_of, options, start, table
+from script import bench_of, files_of, options, start, table, under
 
 from medapps.errors import MedappsError
 from medapps.stages import graph_stage, train_stage
@@ -100,7 +100,7 @@ def draw(panels: Mapping[tuple[str, str], Curves], path: Path) -> None:
                 axes.axhline(aims[dim], color=f"C{i}", linestyle="--", linewidth=1)
         axes.set(title=f"{scorer}, {data}", xlabel="passes", ylabel="validation MRR")
         axes.grid(alpha=0.3)
-        axes.legend(title="size", fontsize="x-small")
+        under(axes, title="size")
     figure.savefig(path, dpi=120)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, ranked, settings_of, spread, start, table
+from script import bench_of, options, ranked, settings_of, spread, start, table, under
 
 import medapps as ma
 from medapps.stages import graph_stage
@@ -124,7 +124,7 @@ def draw(found: Mapping[str, Sequence[Sequence[ma.Report]]], path: Path) -> None
         against = f"\n(paper: {theirs})" if theirs and theirs != title else ""
         axes.set(title=title + against, xscale="log", xlabel="million parameters", ylabel="MRR")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small")
+        under(axes)
     figure.savefig(path, dpi=120)
 
 

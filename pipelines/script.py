@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -17,6 +18,9 @@ from medapps.settings import Settings
 from medapps.stages import Bench, rank_stage
 from medapps.study.plan import settings_for
 from medapps.study.sources import sources
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
@@ -111,3 +115,9 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def under(axes: Axes, **how: Any) -> None:
+    """A legend below the axes, where it covers no point."""
+    at = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+    axes.legend(fontsize="x-small", **at, **how)
