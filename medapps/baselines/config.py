@@ -16,14 +16,18 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class SearchConfig(Config):
-    """The search for the margin and learning rate of a directly trained model."""
+    """The search for the margin, penalty and learning rate of a directly trained model."""
 
     when: Literal["auto", "on", "off"] = "auto"
     """auto: where the graph has validation triples; off: the defaults for that size."""
     margins: tuple[PositiveFloat, ...] = (0.7, 1.0, 1.4)
     """Margins that are tried first, as multiples of the default one."""
+    penalties: tuple[PositiveFloat, ...] = (0.3, 0.1)
+    """Penalties that are tried next, as multiples of MED's, where there is one: in MED several
+    losses move a number that is penalised once.
+    """
     rates: tuple[PositiveFloat, ...] = (0.5, 2.0)
-    """Learning rates that are tried next, as multiples of the size's default one."""
+    """Learning rates that are tried last, as multiples of the size's default one."""
     epochs: PositiveInt = 5
     """Passes of a trial."""
     triples: PositiveInt = 1000

@@ -55,10 +55,11 @@ def default_rate(train: MedConfig, dim: int) -> float:
 
 @dataclass(frozen=True)
 class Choice:
-    """Margin and rate of a direct training, and what finding them cost."""
+    """Margin, rate and penalty of a direct training, and what finding them cost."""
 
     margin: float
     lr: float
+    penalty: float
     seconds: float = 0.0
     trials: tuple[dict[str, float], ...] = ()
 
@@ -71,7 +72,7 @@ def choose(
     seed: int,
     stop: Callable[[], bool] | None = None,
 ) -> Choice:
-    """The best margin at the default rate, then the best rate at that margin, by validation MRR."""
+    """The best margin by validation MRR, with it the best penalty, with both the best rate."""
     start = alone(train, dim)
     if search.when == "on" and not len(graph.valid):
         raise MedappsError(
@@ -79,35 +80,42 @@ def choose(
             fix="Put a valid.parquet beside the graph, or use --set baseline.search.when=off.",
         )
     if search.when == "off" or not len(graph.valid):
-        return Choice(start.margins[-1], start.lr)
-    trials: dict[tuple[float, float], dict[str, float]] = {}
+        return Choice(start.margins[-1], start.lr, start.penalty)
+    trials: dict[tuple[float, float, float], dict[str, float]] = {}
 
-    def trial(margin: float, lr: float) -> float:
-        if (margin, lr) not in trials:
+    def trial(margin: float, penalty: float, lr: float) -> float:
+        at = (margin, penalty, lr)
+        if at not in trials:
             short = {"epochs": search.epochs, "every": search.epochs}
-            config = alone(train, dim, margin=margin, lr=lr, valid_triples=search.triples, **short)
+            given = short | {"valid_triples": search.triples}
+            config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **given)
             figures = train_med(graph, config, seed=seed, run=NO_RUN, stop=stop).metrics
-            trials[margin, lr] = {
+            trials[at] = {
                 "margin": margin,
+                "penalty": penalty,
                 "lr": lr,
                 "valid_mrr": figures["best_valid_mrr"],
                 "seconds": figures["train_seconds"],
             }
-        return trials[margin, lr]["valid_mrr"]
+        return trials[at]["valid_mrr"]
 
     margins = [start.margins[-1] * factor for factor in search.margins]
-    margin = max(margins, key=lambda value: trial(value, start.lr))
-    rates = [start.lr, *(start.lr * factor for factor in search.rates)]
-    lr = max(rates, key=lambda value: trial(margin, value))
+    margin = max(margins, key=lambda value: trial(value, start.penalty, start.lr))
+    penalties = [start.penalty * factor for factor in (1.0, *search.penalties)]
+    penalty = max(penalties, key=lambda value: trial(margin, value, start.lr))
+    rates = [start.lr * factor for factor in (1.0, *search.rates)]
+    lr = max(rates, key=lambda value: trial(margin, penalty, value))
     seconds = sum(item["seconds"] for item in trials.values())
-    return Choice(margin, lr, seconds, tuple(trials.values()))
+    return Choice(margin, lr, penalty, seconds, tuple(trials.values()))
 
 
 def direct(order: Order) -> Crop:
     """DT: the size trained alone, with its own margin and rate."""
     watch = order.watch
     choice = _choice(order)
-    config = alone(order.train, order.dim, margin=choice.margin, lr=choice.lr)
+    config = alone(
+        order.train, order.dim, margin=choice.margin, lr=choice.lr, penalty=choice.penalty
+    )
     embedding = train_med(
         order.graph,
         config,
@@ -121,6 +129,7 @@ def direct(order: Order) -> Crop:
     about = {
         "margin": choice.margin,
         "lr": choice.lr,
+        "penalty": choice.penalty,
         "search_seconds": choice.seconds,
         "search_trials": list(choice.trials),
         "epochs": config.epochs,
@@ -132,7 +141,7 @@ def direct(order: Order) -> Crop:
 
 
 def _choice(order: Order) -> Choice:
-    """Margin and rate; a training that goes on after a stop keeps those that it began with."""
+    """What is searched; a training that goes on after a stop keeps what it began with."""
     file = order.watch.folder and order.watch.folder / f"dt-{order.dim}-choice.json"
     if file and file.exists():
         kept = json.loads(file.read_text())

@@ -1,7 +1,7 @@
 """BKD, TA, DualDE and IterDE: a student from random start values under a teacher.
 
 Every hop has the epochs of a direct training (DualDE's second stage comes on top), its batches and
-negatives, and the teacher's margin, so that raw scores of both can be compared.
+negatives, and the teacher's margin and penalty, so that raw scores of both can be compared.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from medapps.embed.config import MedConfig
 
 
 def settings_of(order: Order, teacher: Crop) -> MedConfig:
-    """A direct training of the student's size with the teacher's margin."""
-    return alone(order.train, order.dim, margin=teacher.spec.margin)
+    """A direct training of the student's size with the teacher's margin and penalty."""
+    penalty = teacher.about.get("penalty", order.train.penalty)
+    return alone(order.train, order.dim, margin=teacher.spec.margin, penalty=penalty)
 
 
 def bkd(order: Order) -> Crop:
@@ -96,6 +97,7 @@ def _crop(
     facts = {
         "epochs": order.train.epochs,
         "margin": learned.student.spec.margin,
+        "penalty": learned.student.penalty,
         "lr": alone(order.train, order.dim).lr,
         "loss": learned.loss,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,24 @@ def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
     assert crop.about["search_seconds"] == pytest.approx(sum(t["seconds"] for t in trials))
     assert crop.about["train_seconds"] < crop.about["search_seconds"] + crop.about["own_seconds"]
     json.dumps(crop.about)
+
+
+def test_a_penalty_is_searched_between_margin_and_rate_and_students_take_it(graph):
+    train = MedConfig(dims=(4, 8), scorer="simple", penalty=0.5, epochs=1, batch=128, threads=1)
+    search = SearchConfig(margins=(1.0,), penalties=(0.01,), rates=(2.0,), epochs=1, triples=50)
+    config = BaselineConfig(search=search)
+    teacher = make_baseline("dt", graph, 8, config, train=train)
+    rate, trials = default_rate(train, 8), teacher.about["search_trials"]
+    best = max(trials[:2], key=lambda t: t["valid_mrr"])["penalty"]
+    assert [(t["penalty"], t["lr"]) for t in trials] == [
+        (0.5, rate),
+        (0.005, rate),
+        (best, 2 * rate),
+    ]
+    assert teacher.about["penalty"] == best
+    forced = replace(teacher, about=teacher.about | {"penalty": 0.125})
+    student = make_baseline("bkd", graph, 4, config, train=train, teacher=forced)
+    assert student.about["penalty"] == 0.125
 
 
 def test_search_without_validation_triples(train):
