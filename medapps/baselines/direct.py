@@ -110,7 +110,7 @@ def choose(
 
 
 def direct(order: Order) -> Crop:
-    """DT: the size trained alone, with its own margin and rate."""
+    """DT: the size trained alone, with its own margin, penalty and rate."""
     watch = order.watch
     choice = _choice(order)
     config = alone(

@@ -26,7 +26,7 @@ def baseline(
         int | None, typer.Option(help="Size of the teacher; else the largest of train.dims.")
     ] = None,
     search: Annotated[
-        str | None, typer.Option(help="Search for margin and rate of dt: auto, on or off.")
+        str | None, typer.Option(help="Search for margin, penalty and rate of dt: auto, on or off.")
     ] = None,
 ) -> Result:
     """Make a small model without MED: trained alone, extracted, projected or distilled."""
