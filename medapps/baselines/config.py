@@ -22,10 +22,8 @@ class SearchConfig(Config):
     """auto: where the graph has validation triples; off: the defaults for that size."""
     margins: tuple[PositiveFloat, ...] = (0.7, 1.0, 1.4)
     """Margins that are tried first, as multiples of the default one."""
-    penalties: tuple[PositiveFloat, ...] = (0.3, 0.1)
-    """Penalties that are tried next, as multiples of MED's, where there is one: in MED several
-    losses move a number that is penalised once.
-    """
+    penalties: tuple[PositiveFloat, ...] = (0.3, 3.0)
+    """Penalties that are tried next, as multiples of the default one, where there is one."""
     rates: tuple[PositiveFloat, ...] = (0.5, 2.0)
     """Learning rates that are tried last, as multiples of the size's default one."""
     epochs: PositiveInt = 5

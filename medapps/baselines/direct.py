@@ -39,7 +39,8 @@ def alone(
     train: MedConfig, dim: int, *, margin: float | None = None, lr: float | None = None, **more: Any
 ) -> MedConfig:
     """The settings of MED for one size alone: same batches, negatives, optimiser and epochs."""
-    given = ALONE | {"lr": lr or default_rate(train, dim)} | more
+    usual = {"lr": lr or default_rate(train, dim), "penalty": default_penalty(train)}
+    given = ALONE | usual | more
     if margin:
         given["margin"] = margin
     return train.resized([dim], **given)
@@ -51,6 +52,11 @@ def default_rate(train: MedConfig, dim: int) -> float:
     The fourth root goes half the way to steps of equal length.
     """
     return train.lr * (train.dims[-1] / dim) ** 0.25
+
+
+def default_penalty(train: MedConfig) -> float:
+    """MED's penalty over the number of losses that move a number there and are one here."""
+    return train.penalty / sum(train.from_larger**i for i in range(len(train.dims)))
 
 
 @dataclass(frozen=True)

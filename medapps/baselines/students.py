@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from medapps.baselines.assistant import choose_assistant, doublings
-from medapps.baselines.direct import alone
+from medapps.baselines.direct import alone, default_penalty
 from medapps.baselines.distill import Learned, Phase, distill
 from medapps.baselines.dualde import Labels, dual_loss
 from medapps.baselines.losses import huber_ramp_loss, kd_loss
@@ -21,7 +21,7 @@ from medapps.embed.config import MedConfig
 
 def settings_of(order: Order, teacher: Crop) -> MedConfig:
     """A direct training of the student's size with the teacher's margin and penalty."""
-    penalty = teacher.about.get("penalty", order.train.penalty)
+    penalty = teacher.about.get("penalty", default_penalty(order.train))
     return alone(order.train, order.dim, margin=teacher.spec.margin, penalty=penalty)
 
 

@@ -47,6 +47,13 @@ def test_a_small_model_takes_a_larger_rate():
     )
 
 
+def test_a_model_alone_is_penalised_for_one_loss():
+    med = MedConfig(dims=(4, 8, 16), scorer="simple", penalty=0.3)
+    assert alone(med, 8).penalty == pytest.approx(0.1)  # MED's first numbers have three losses
+    apart = med.model_copy(update={"from_larger": 0.0})
+    assert alone(apart, 8).penalty == pytest.approx(0.3)
+
+
 def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
     search = SearchConfig(margins=(0.5, 2.0), rates=(3.0,), epochs=2, triples=50)
     config = BaselineConfig(search=search)
