@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from time import monotonic, perf_counter, sleep
+from typing import IO, TYPE_CHECKING, Any
 
 from medapps import __version__
 from medapps.arrays import Blocks, Hole, write_arrays
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 VERIFY_BELOW = 2**30
 """Files up to this many bytes are hashed on every load; larger ones are compared by size only."""
+PATIENCE = 0.5
+"""Seconds after which a lock is held by another writer, not by a reader."""
 
 
 @dataclass(frozen=True)
@@ -258,16 +260,28 @@ def _sync(path: Path) -> None:
 def lock(path: Path, busy: str, *, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive lock on `path`; when it is held elsewhere, wait or say `busy`."""
     with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise MedappsError(
-                busy, fix="Wait for it to end, or use another --workspace."
-            ) from None
+        if wait:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        elif not _taken(file):
+            raise MedappsError(busy, fix="Wait for it to end, or use another --workspace.")
         try:
             yield
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _taken(file: IO[str]) -> bool:
+    """Take the lock if nobody else keeps it; a reader holds it for the time of a rename."""
+    end = monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() > end:
+                return False
+            sleep(PATIENCE / 50)
+        else:
+            return True
 
 
 _DISK_PROBLEMS = {

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import polars as pl
@@ -29,6 +30,7 @@ def write(folder: Path, text: str, *, force: bool = False) -> None:
 
 CHILD = """
 from pathlib import Path
+from threading import Event, Thread
 from medapps.store import writing
 def write(text):
     with writing(Path("note"), kind="note", force=True) as draft:
@@ -121,6 +123,23 @@ def test_readers_never_see_a_gap_while_a_writer_replaces(tmp_path: Path) -> None
             pass
     assert writer.returncode == 0
     assert content(folder) == "59"
+
+
+def test_a_writer_does_not_mind_a_reader_that_looks_between_two_renames(tmp_path: Path) -> None:
+    """A reader holds the lock while it puts back what a crash left: a moment."""
+    folder, held = tmp_path / "note", Event()
+
+    def look() -> None:
+        with lock(tmp_path / ".note.lock", "", wait=True):
+            held.set()
+            time.sleep(0.1)
+
+    reader = Thread(target=look)
+    reader.start()
+    assert held.wait(5)
+    write(folder, "0")
+    reader.join()
+    assert content(folder) == "0"
 
 
 def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
