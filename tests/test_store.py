@@ -232,7 +232,7 @@ for n in range(40):
 def test_a_lock_can_be_waited_for(tmp_path: Path) -> None:
     code = (
         "import fcntl, time; f = open('l', 'a'); fcntl.flock(f, fcntl.LOCK_EX)\n"
-        "print('held', flush=True); time.sleep(0.5)"
+        "print('held', flush=True); time.sleep(2)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True
@@ -242,7 +242,7 @@ def test_a_lock_can_be_waited_for(tmp_path: Path) -> None:
         with pytest.raises(MedappsError, match="busy"), lock(tmp_path / "l", "busy"):
             pass
         with lock(tmp_path / "l", "busy", wait=True):
-            # its half second is over
+            # its two seconds are over
             assert holder.wait(5) == 0
 
 
