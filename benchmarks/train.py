@@ -27,11 +27,11 @@ import numpy as np
 
 from medapps.embed.build import make_tables, make_tiers
 from medapps.embed.config import MedConfig
-from medapps.embed.med import Weights
 from medapps.embed.memory import keep_pages, peak_rss_bytes
 from medapps.embed.negatives import Sampler, sampler_of
 from medapps.embed.score import make_scorer
 from medapps.embed.step import PHASES, Clock, Step, Tables, Tiers
+from medapps.embed.submodels import Weights
 from medapps.embed.train import LOOK
 from medapps.graph.graph import KnownTriples
 from medapps.score.rules import RULES

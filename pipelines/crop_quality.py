@@ -11,11 +11,10 @@ set and writes it as CSV.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import polars as pl
-from script import start
+from script import say, start
 
 from medapps.crop.crop import Crop
 from medapps.crop.export import export_crop
@@ -47,7 +46,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each task")
     parser.add_argument("--no-track", action="store_true")
     given = parser.parse_args()
-    bench = Bench(Workspace(given.workspace), tracked=not given.no_track, say=_say)
+    bench = Bench(Workspace(given.workspace), tracked=not given.no_track, say=say)
     config = MedConfig(dims=tuple(given.dims), epochs=given.epochs)
     if given.part in ("rank", "both"):
         graph, embedding = trained(bench, given.data / "fb15k-237", config)
@@ -62,7 +61,7 @@ def main() -> None:
 def trained(bench: Bench, data: Path, config: MedConfig) -> tuple[Graph, Embedding]:
     """One training of a data set, or the one that the workspace has."""
     graph, _ = graph_stage(bench, data, GraphConfig())
-    _say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
+    say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
     embedding, _ = train_stage(bench, graph, config, seed=0, resume=True)
     return graph, embedding
 
@@ -86,7 +85,7 @@ def ranking(bench: Bench, graph: Graph, embedding: Embedding, limit: int | None)
     for crop, size in crops(bench, embedding):
         reports, _ = rank_crop(crop, graph, limit=limit)
         rows.append(_row(crop, size, reports[0].metrics, ("mrr", "hits_at_1", "hits_at_10")))
-        _say(str(rows[-1]))
+        say(str(rows[-1]))
     return pl.DataFrame(rows)
 
 
@@ -104,7 +103,7 @@ def tasks(bench: Bench, graph: Graph, embedding: Embedding, seeds: tuple[int, ..
         report = train_recommender(crop, study, config, seeds=seeds).report
         kept = ("full.ndcg_at_10", "full.hit_at_10", "sampled.ndcg_at_10")
         rows.append(row | {name: report.metrics[name] for name in kept})
-        _say(str(rows[-1]))
+        say(str(rows[-1]))
     return pl.DataFrame(rows)
 
 
@@ -121,10 +120,6 @@ def publish(table: pl.DataFrame, path: Path) -> None:
     table.write_csv(path)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
         print(table)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ def write(folder: Path, text: str, *, force: bool = False) -> None:
 
 CHILD = """
 from pathlib import Path
-from threading import Event, Thread
 from medapps.store import writing
 def write(text):
     with writing(Path("note"), kind="note", force=True) as draft:

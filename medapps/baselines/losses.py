@@ -20,7 +20,8 @@ from torch.nn.functional import huber_loss
 
 from medapps.baselines.player import Player, View
 from medapps.embed.config import MedConfig
-from medapps.embed.med import SubModels, Weights, pairs, positives
+from medapps.embed.med import pairs, positives
+from medapps.embed.submodels import SubModels, Weights
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from medapps.crop.score import ScoreSpec
 from medapps.embed.config import MedConfig
 from medapps.embed.dlw import shares
 from medapps.embed.mapped import working_table
-from medapps.embed.med import SubModels
 from medapps.embed.optim import make_optimiser
 from medapps.embed.score import Scorer, bounds_of
 from medapps.embed.step import Tables, Tiers
+from medapps.embed.submodels import SubModels
 from medapps.embed.table import blank, fill, start_table
 from medapps.errors import MedappsError
 

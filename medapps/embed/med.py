@@ -23,25 +23,18 @@ on negatives. Masked negatives are given the distance `FAR`, at which every term
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from medapps.embed.config import MedConfig
+from medapps.embed.quick import quick_pairs
+from medapps.embed.submodels import SubModels, Weights
 
 FAR = 1e6
 """Distance of a masked negative."""
 TINY = 1e-6
-GROUP = 2**19
-"""Scores that the quick path works on at a time."""
-LOG2E = 1.4426950408889634
-LEAST = 1e-37
-"""What a sum of exponentials is at least: where all of them vanish, so do their gradients."""
-HIGHEST = 40.0
-"""Margins (times w2) up to this need no shift: exp(-c D) keeps its digits where scores matter."""
 
 
 Softmax = Callable[[Tensor], Tensor]
@@ -51,81 +44,6 @@ Softmax = Callable[[Tensor], Tensor]
 def over_positives(exponent: Tensor) -> Tensor:
     """Softmax over the positives of a batch that is at hand whole."""
     return torch.softmax(exponent, 1)
-
-
-@dataclass(frozen=True)
-class Weights:
-    """The choices of the loss that do not change from step to step."""
-
-    positive_weights: str = "uniform"
-    positive_temperature: float = 1.0
-    negative_weights: str = "own"
-    negative_norm: str = "per_positive"
-    ml_down: float = 0.0
-    ml_up: float = 0.0
-    ml_joint: bool = False
-    distil: float = 0.0
-    own_answer: float = 0.0
-    penalty: float = 0.0
-    plain_powers: bool = False
-    """Exponentials of scores are safe without a shift."""
-
-    @classmethod
-    def of(cls, config: MedConfig, *, bounded: bool = False) -> Weights:
-        """The choices of `config`; `bounded` says that no score exceeds its margin."""
-        highest = (
-            max(1.0, w2) * m for w2, m in zip(config.temperatures, config.margins, strict=True)
-        )
-        return cls(
-            positive_weights=config.positive_weights,
-            positive_temperature=config.positive_temperature,
-            negative_weights=config.negative_weights if any(config.temperatures) else "uniform",
-            negative_norm=config.negative_norm,
-            ml_down=config.ml_down,
-            ml_up=config.ml_up,
-            ml_joint=config.ml_reduction == "joint",
-            distil=config.distil,
-            own_answer=config.own_answer,
-            penalty=config.penalty,
-            plain_powers=bounded and max(highest) < HIGHEST,
-        )
-
-    @property
-    def quick(self) -> bool:
-        """May `_quick_pairs` stand in for the general path?"""
-        usual = self.negative_weights == "own" and self.negative_norm == "per_positive"
-        return usual and not self.mutual
-
-    @property
-    def mutual(self) -> bool:
-        return bool(self.ml_down or self.ml_up)
-
-
-@dataclass(frozen=True)
-class SubModels:
-    """The sub-models of one step: c_i, m_i, a_i, each (n, 1, 1), and w2 of each."""
-
-    scale: Tensor
-    margin: Tensor
-    share: Tensor
-    temperature: tuple[float, ...]
-
-    @classmethod
-    def of(
-        cls,
-        scale: Sequence[float],
-        margin: Sequence[float],
-        share: Sequence[float],
-        temperature: Sequence[float],
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-    ) -> SubModels:
-        """From one number per sub-model."""
-        c, m, a = (
-            torch.tensor(x, device=device, dtype=dtype).view(-1, 1, 1)
-            for x in (scale, margin, share)
-        )
-        return cls(c, m, a, tuple(temperature))
 
 
 def positive_weights(
@@ -288,7 +206,7 @@ def pairs(
     if masked is not None:
         distance.view(n, -1)[:, masked] = FAR
     if weights.quick and not value:
-        _quick_pairs(distance, models, weights, batch, buffers, rows, positive)
+        quick_pairs(distance, models, weights, batch, buffers, rows, positive)
         return distance.new_zeros(n), distance.new_zeros(()), grad
     torch.mul(distance, -models.scale, out=score).add_(models.margin)
     negative_weights(score, models.temperature, weights, masked, grad, spare)
@@ -315,103 +233,3 @@ def pairs(
     else:
         grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)
     return ei, ml, grad
-
-
-def _quick_pairs(
-    distance: Tensor,
-    models: SubModels,
-    weights: Weights,
-    batch: int,
-    buffers: tuple[Tensor, Tensor, Tensor],
-    rows: Tensor | None,
-    positive: tuple[Tensor, Tensor] | None,
-) -> None:
-    """The gradient of the usual choices, a few sub-models at a time to stay in the cache.
-
-    With E = exp(-c D - z), z a shift per row that cancels, M = exp(-m - z) and tau = w2:
-    w = E^tau / sum E^tau,  sigmoid(s) = E / (E + M),  P = E / (sum E + own).
-    """
-    power, spare, grad = buffers
-    n, b, count = distance.shape
-    size = max(1, GROUP // (b * count))
-    taught = positive is not None and n > 1 and weights.distil > 0
-    teacher, near = None, None
-    for first, last in _groups(models.temperature, size):
-        part = slice(first, last)
-        some = SubModels(
-            models.scale[part],
-            models.margin[part],
-            models.share[part] / batch,
-            models.temperature[part],
-        )
-        work = power[: last - first], spare[: last - first], grad[part]
-        if positive is not None:
-            near = positive[0][part].unsqueeze(-1)
-        shift = None
-        if not weights.plain_powers:
-            shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
-        factor = _quick_part(distance[part], some, work, shift)
-        if rows is not None:
-            factor *= rows.view(1, -1, 1)
-        kd = None
-        if taught and positive is not None and near is not None:
-            own = -some.scale * near - (0.0 if shift is None else shift)
-            own = own.clamp_max_(HIGHEST).exp_()
-            total = work[0].sum(-1, keepdim=True).add_(own).clamp_min_(LEAST)  # (k, b, 1)
-            own /= total
-            if teacher is None:
-                teacher = work[0][0] / total[0], own[0]  # (b, N), (b, 1)
-            else:
-                kd = some.scale * some.share * -weights.distil  # dL/dD = -c dL/ds
-                positive[1][part].add_(((own - teacher[1]) * kd)[..., 0])
-                total = kd / total
-        work[1].mul_(factor)
-        if some.temperature[0] not in (1.0, 2.0):
-            torch.mul(work[1], work[2], out=work[2])
-            if kd is not None:
-                work[2].addcmul_(work[0], total)
-        else:
-            torch.mul(work[1] if kd is None else work[1].add_(total), work[0], out=work[2])
-        if kd is not None and teacher is not None:
-            work[2].addcmul_(teacher[0], kd, value=-1)
-
-
-def _groups(temperature: tuple[float, ...], size: int) -> Iterator[tuple[int, int]]:
-    """First and last + 1 of at most `size` sub-models with one temperature; the teacher first."""
-    n, first = len(temperature), 0
-    yield n - 1, n
-    for i in range(1, n):
-        if i - first == size or temperature[i] != temperature[first] or i == n - 1:
-            yield first, i
-            first = i
-
-
-def _quick_part(
-    distance: Tensor,
-    models: SubModels,
-    work: tuple[Tensor, Tensor, Tensor],
-    shift: Tensor | None,
-) -> Tensor:
-    """A factor (k, b, 1) of dL/dD of EI; the rest of it is spread over the work tensors:
-
-    E, then what E (for tau 1 and 2; else E^tau, the last work tensor) and the factor multiply.
-    """
-    power, spare, grad = work
-    tau = models.temperature[0]
-    torch.mul(distance, -LOG2E * models.scale, out=power)
-    floor = -LOG2E * models.margin
-    if shift is not None:
-        shift = LOG2E * shift
-        power.sub_(shift)
-        floor = (floor - shift).clamp_(-126.0, 126.0)  # no 0 / 0, no overflow
-    if tau not in (1.0, 2.0):
-        torch.mul(power, tau, out=grad).exp2_()
-    power.exp2_()
-    torch.add(power, floor.exp2(), out=spare)
-    torch.div(power, spare, out=spare)
-    if tau == 2.0:
-        spare.mul_(power)
-        total = torch.linalg.vector_norm(power, dim=-1, keepdim=True).square_()
-    else:
-        total = (power if tau == 1.0 else grad).sum(-1, keepdim=True)
-    return -models.scale * models.share / total.clamp_min_(LEAST)

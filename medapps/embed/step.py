@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.embed.med import SubModels, Weights, own_answers, pairs, positives
+from medapps.embed.med import own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
 from medapps.embed.peers import ALONE, Peers
 from medapps.embed.penalty import add_penalty_, penalty
 from medapps.embed.rounding import take_rows
 from medapps.embed.score import Bounds, Scorer
+from medapps.embed.submodels import SubModels, Weights
 from medapps.embed.table import group, summed
 
 BLOCK = 2**20

@@ -24,7 +24,6 @@ from medapps.embed.draw import SUBMODELS, stream
 from medapps.embed.embedding import Embedding
 from medapps.embed.holdout import split_validation
 from medapps.embed.mapped import WorkingSet
-from medapps.embed.med import Weights
 from medapps.embed.memory import (
     check_disk,
     check_memory,
@@ -40,6 +39,7 @@ from medapps.embed.rotate import turn_to_principal_axes
 from medapps.embed.rounding import as_numpy
 from medapps.embed.score import make_scorer
 from medapps.embed.step import PHASES, Clock, Step, Tiers
+from medapps.embed.submodels import Weights
 from medapps.embed.sweep import rank_tables
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph

@@ -10,16 +10,9 @@ from torch.nn.functional import huber_loss, softplus
 
 from medapps.embed.config import MedConfig
 from medapps.embed.dlw import shares, step_w3
-from medapps.embed.med import (
-    SubModels,
-    Weights,
-    negative_weights,
-    over_positives,
-    pairs,
-    positive_weights,
-    positives,
-)
+from medapps.embed.med import negative_weights, over_positives, pairs, positive_weights, positives
 from medapps.embed.score import make_scorer
+from medapps.embed.submodels import SubModels, Weights
 
 F64 = torch.float64
 

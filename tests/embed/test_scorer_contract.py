@@ -18,11 +18,11 @@ from medapps.crop.export import export_crop
 from medapps.embed.build import make_tables, make_tiers
 from medapps.embed.config import MedConfig, paper
 from medapps.embed.embedding import Embedding
-from medapps.embed.med import Weights
 from medapps.embed.negatives import sampler_of
 from medapps.embed.rank import rank_crop, rank_embedding
 from medapps.embed.score import bounds_of, make_scorer
 from medapps.embed.step import Clock, Step
+from medapps.embed.submodels import Weights
 from medapps.embed.train import train_med
 from medapps.errors import Interrupted
 from medapps.graph.graph import Graph

@@ -8,10 +8,10 @@ from torch.nn.functional import softplus
 
 from medapps.embed.build import make_tables, make_tiers
 from medapps.embed.config import MedConfig
-from medapps.embed.med import Weights
 from medapps.embed.negatives import sampler_of
 from medapps.embed.score import make_scorer
 from medapps.embed.step import Clock, Step, Tables
+from medapps.embed.submodels import Weights
 from medapps.graph.graph import KnownTriples
 
 CPU = torch.device("cpu")
