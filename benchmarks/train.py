@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -80,9 +80,7 @@ def contender(
     else:
         small = make_tables(config, scorer, 1, relations, 0, CPU)
         square = torch.zeros(entities, len(config.dims))
-        optimiser = type(small.entity_optimiser)(
-            "adagrad", {"square": square}, small.entity_optimiser.bounds
-        )
+        optimiser = replace(small.entity_optimiser, state={"square": square})
         tables = Tables(like.entities, like.relations, optimiser, small.relation_optimiser)
     known = KnownTriples.of(triples, entities) if config.filter_known else None
     return Contender(

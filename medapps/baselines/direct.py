@@ -39,7 +39,7 @@ def alone(
     train: MedConfig, dim: int, *, margin: float | None = None, lr: float | None = None, **more: Any
 ) -> MedConfig:
     """The settings of MED for one size alone: same batches, negatives, optimiser and epochs."""
-    usual = {"lr": lr or default_rate(train, dim), "penalty": default_penalty(train)}
+    usual = {"lr": lr or default_rate(train, dim), "penalty": default_penalty(train, dim)}
     given = ALONE | usual | more
     if margin:
         given["margin"] = margin
@@ -54,9 +54,10 @@ def default_rate(train: MedConfig, dim: int) -> float:
     return train.lr * (train.dims[-1] / dim) ** 0.25
 
 
-def default_penalty(train: MedConfig) -> float:
-    """MED's penalty over the number of losses that move a number there and are one here."""
-    return train.penalty / sum(train.from_larger**i for i in range(len(train.dims)))
+def default_penalty(train: MedConfig, dim: int) -> float:
+    """MED's of that size over the number of losses that move a number there and are one here."""
+    losses = sum(train.from_larger**i for i in range(len(train.dims)))
+    return train.resized([dim]).penalties[0] / losses
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def choose(
             fix="Put a valid.parquet beside the graph, or use --set baseline.search.when=off.",
         )
     if search.when == "off" or not len(graph.valid):
-        return Choice(start.margins[-1], start.lr, start.penalty)
+        return Choice(start.margins[-1], start.lr, start.penalties[-1])
     trials: dict[tuple[float, float, float], dict[str, float]] = {}
 
     def trial(margin: float, penalty: float, lr: float) -> float:
@@ -106,8 +107,8 @@ def choose(
         return trials[at]["valid_mrr"]
 
     margins = [start.margins[-1] * factor for factor in search.margins]
-    margin = max(margins, key=lambda value: trial(value, start.penalty, start.lr))
-    penalties = [start.penalty * factor for factor in (1.0, *search.penalties)]
+    margin = max(margins, key=lambda value: trial(value, start.penalties[-1], start.lr))
+    penalties = [start.penalties[-1] * factor for factor in (1.0, *search.penalties)]
     penalty = max(penalties, key=lambda value: trial(margin, value, start.lr))
     rates = [start.lr * factor for factor in (1.0, *search.rates)]
     lr = max(rates, key=lambda value: trial(margin, penalty, value))
