@@ -119,5 +119,5 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def under(axes: Axes, **how: Any) -> None:
     """A legend below the axes, where it covers no point."""
-    at = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
-    axes.legend(fontsize="x-small", **at, **how)
+    how |= {"bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+    axes.legend(loc="upper center", fontsize="x-small", **how)
