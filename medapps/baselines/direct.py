@@ -55,9 +55,11 @@ def default_rate(train: MedConfig, dim: int) -> float:
 
 
 def default_penalty(train: MedConfig, dim: int) -> float:
-    """MED's of that size over the number of losses that move a number there and are one here."""
+    """MED's penalty over what makes it weaker there: a small prefix has its scores stretched, and
+    several losses move a number.
+    """
     losses = sum(train.from_larger**i for i in range(len(train.dims)))
-    return train.resized([dim]).penalties[0] / losses
+    return train.penalty / (losses * (train.dims[-1] / dim) ** train.scale_power)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def choose(
             fix="Put a valid.parquet beside the graph, or use --set baseline.search.when=off.",
         )
     if search.when == "off" or not len(graph.valid):
-        return Choice(start.margins[-1], start.lr, start.penalties[-1])
+        return Choice(start.margins[-1], start.lr, start.penalty)
     trials: dict[tuple[float, float, float], dict[str, float]] = {}
 
     def trial(margin: float, penalty: float, lr: float) -> float:
@@ -107,8 +109,8 @@ def choose(
         return trials[at]["valid_mrr"]
 
     margins = [start.margins[-1] * factor for factor in search.margins]
-    margin = max(margins, key=lambda value: trial(value, start.penalties[-1], start.lr))
-    penalties = [start.penalties[-1] * factor for factor in (1.0, *search.penalties)]
+    margin = max(margins, key=lambda value: trial(value, start.penalty, start.lr))
+    penalties = [start.penalty * factor for factor in (1.0, *search.penalties)]
     penalty = max(penalties, key=lambda value: trial(margin, value, start.lr))
     rates = [start.lr * factor for factor in (1.0, *search.rates)]
     lr = max(rates, key=lambda value: trial(margin, penalty, value))

@@ -60,12 +60,15 @@ class View:
 class Player:
     """Tables, a score, and an optimiser for each table when the model learns."""
 
-    def __init__(self, tables: Tables, spec: ScoreSpec, dim: int, scorer: Scorer) -> None:
+    def __init__(
+        self, tables: Tables, spec: ScoreSpec, dim: int, scorer: Scorer, penalty: float = 0.0
+    ) -> None:
         self.tables = tables
         self.spec = spec
         self.dim = dim
         self.scorer = scorer
         self.bounds = bounds_of(scorer, (dim,))
+        self.penalty = penalty
 
     def look(self, batch: Batch, masked: Tensor) -> View:
         """Distances of the positives and negatives of a batch; `masked` are flat in (B, N)."""
@@ -145,9 +148,9 @@ class Player:
                 dquery[part], view.source[part], view.related[part], chunk.side,
                 grad[:b][part], drelated[part],
             )  # fmt: skip
-        if n3 := self.tables.penalty:
-            add_penalty_(grad[: 2 * b], view.rows[: 2 * b], n3.entities, b)
-            add_penalty_(drelated, view.related, n3.relations, b)
+        if self.penalty:
+            add_penalty_(grad[: 2 * b], view.rows[: 2 * b], self.penalty / b)
+            add_penalty_(drelated, view.related, self.penalty / b)
         if ends is not None:
             grad[:b] += ends[0]
             grad[b : 2 * b] += ends[1]
@@ -197,7 +200,7 @@ def fresh(config: MedConfig, entities: int, relations: int, seed: int) -> Player
     scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
     tables = make_tables(config, scorer, entities, relations, seed, torch.device("cpu"))
     spec = ScoreSpec(config.scorer, config.norm, 1.0, config.margins[-1])
-    return Player(tables, spec, config.dims[-1], scorer)
+    return Player(tables, spec, config.dims[-1], scorer, config.penalty)
 
 
 def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:

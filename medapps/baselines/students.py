@@ -20,9 +20,13 @@ from medapps.embed.config import MedConfig
 
 
 def settings_of(order: Order, teacher: Crop) -> MedConfig:
-    """A direct training of the student's size with the teacher's margin and penalty."""
-    penalty = teacher.about.get("penalty", default_penalty(order.train, order.dim))
-    return alone(order.train, order.dim, margin=teacher.spec.margin, penalty=penalty)
+    """A direct training of the student's size with the teacher's margin, and with its penalty made
+    smaller as the default would be.
+    """
+    train, dim = order.train, order.dim
+    penalty = teacher.about.get("penalty", default_penalty(train, teacher.dim))
+    smaller = (dim / teacher.dim) ** train.scale_power
+    return alone(train, dim, margin=teacher.spec.margin, penalty=penalty * smaller)
 
 
 def bkd(order: Order) -> Crop:
@@ -94,12 +98,11 @@ def _distill(order: Order, teacher: Crop, config: MedConfig, *phases: Phase) -> 
 def _crop(
     order: Order, learned: Learned, teacher: Crop, about: dict[str, Any] | None = None
 ) -> Crop:
-    config = settings_of(order, teacher)
     facts = {
-        "epochs": config.epochs,
-        "margin": config.margins[-1],
-        "penalty": config.penalties[-1],
-        "lr": config.lr,
+        "epochs": order.train.epochs,
+        "margin": learned.student.spec.margin,
+        "penalty": learned.student.penalty,
+        "lr": alone(order.train, order.dim).lr,
         "loss": learned.loss,
     }
     return crop_of(

@@ -12,7 +12,6 @@ from medapps.embed.config import MedConfig
 from medapps.embed.dlw import shares
 from medapps.embed.mapped import working_table
 from medapps.embed.optim import make_optimiser
-from medapps.embed.penalty import Penalty
 from medapps.embed.score import Scorer, bounds_of
 from medapps.embed.step import Tables, Tiers
 from medapps.embed.submodels import SubModels
@@ -46,13 +45,11 @@ def make_tables(
     if scorer.rule.RELATIONS == "signs":
         r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
     make = partial(make_optimiser, config.optimiser, rate_power=config.rate_power)
-    ends, between = ((0, *(cut[i] for cut in cuts)) for i in (0, 1))
     return Tables(
         e,
         r,
-        make(e, ends, seed=seed, fresh=fresh),
-        make(r, between),
-        Penalty.of(config.penalties, ends, between, device),
+        make(e, (0, *(cut[0] for cut in cuts)), seed=seed, fresh=fresh),
+        make(r, (0, *(cut[1] for cut in cuts))),
     )
 
 

@@ -28,7 +28,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
 OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
-PER_DIM = ("margin", "temperature", "penalty")
+PER_DIM = ("margin", "temperature")
 """Settings with one value for all dims or one per dim."""
 
 
@@ -87,10 +87,8 @@ class MedConfig(Config):
     """Part of what moves a size that also moves the next smaller one inside it: 1 is the gradient
     of all losses together; with 0 a size builds on the smaller one without moving it.
     """
-    penalty: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 0.0
-    """N3: weight of the cubed sizes of the numbers of every positive, for bilinear scorers; one for
-    all dims, or one per dim for what it adds to the next smaller one.
-    """
+    penalty: NonNegativeFloat = 0.0
+    """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""
 
     ml_down: NonNegativeFloat = 0.0
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
@@ -184,7 +182,7 @@ class MedConfig(Config):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != len(self.dims):
                 raise ValueError(
-                    f"{name} has {len(value)} values for {len(self.dims)} dims; give one per dim"
+                    f"{len(value)} {name}s for {len(self.dims)} dims; give one per dim"
                 )
         if self.rotate_at is not None and self.norm == "l1":
             raise ValueError("rotate_at needs norm l2 or l2sq: L1 distances change under rotation")
@@ -220,11 +218,6 @@ class MedConfig(Config):
         """One w2 per dim."""
         return self._per_dim(self.temperature)
 
-    @property
-    def penalties(self) -> tuple[float, ...]:
-        """One N3 weight per dim."""
-        return self._per_dim(self.penalty)
-
     def _per_dim(self, value: float | tuple[float, ...]) -> tuple[float, ...]:
         return value if isinstance(value, tuple) else (value,) * len(self.dims)
 
@@ -240,8 +233,7 @@ class MedConfig(Config):
         dims = tuple(dims)
         places = [min(bisect_left(self.dims, dim), len(self.dims) - 1) for dim in dims]
         own = {}
-        for name in PER_DIM:
-            values = self._per_dim(getattr(self, name))
+        for name, values in zip(PER_DIM, (self.margins, self.temperatures), strict=True):
             picked = tuple(values[i] for i in places)
             own[name] = picked if len(set(picked)) > 1 else picked[0]
         return MedConfig(**(self.model_dump() | own | {"dims": dims} | changes))

@@ -17,7 +17,7 @@ from medapps.embed.med import own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
 from medapps.embed.peers import ALONE, Peers
-from medapps.embed.penalty import Penalty, add_penalty_, penalty
+from medapps.embed.penalty import add_penalty_, penalty
 from medapps.embed.rounding import take_rows
 from medapps.embed.score import Bounds, Scorer
 from medapps.embed.submodels import SubModels, Weights
@@ -53,13 +53,12 @@ class Clock:
 
 @dataclass(frozen=True)
 class Tables:
-    """Both tables with their optimisers, and what pulls their numbers to zero."""
+    """Both tables with their optimisers."""
 
     entities: Tensor
     relations: Tensor
     entity_optimiser: Optimiser
     relation_optimiser: Optimiser
-    penalty: Penalty | None = None
 
 
 @dataclass(frozen=True)
@@ -183,11 +182,11 @@ class Step:
             )
         if back is not None:
             grad[:b] += back
-        if n3 := self.tables.penalty:
-            known = grad[: 2 * b], rows[: 2 * b], n3.entities
-            for g, x, each in (known, (drelated, related, n3.relations)):
-                add_penalty_(g, x, each, batch.of)
-                ml = ml + (penalty(x, each, batch.of) if value else 0.0)
+        if self.weights.penalty:
+            each = self.weights.penalty / batch.of
+            for g, x in ((grad[: 2 * b], rows[: 2 * b]), (drelated, related)):
+                add_penalty_(g, x, each)
+                ml = ml + (penalty(x, each) if value else 0.0)
         clock.mark("score")
 
         if total is None:

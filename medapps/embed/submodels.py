@@ -27,6 +27,7 @@ class Weights:
     ml_joint: bool = False
     distil: float = 0.0
     own_answer: float = 0.0
+    penalty: float = 0.0
     plain_powers: bool = False
     """Exponentials of scores are safe without a shift."""
 
@@ -46,6 +47,7 @@ class Weights:
             ml_joint=config.ml_reduction == "joint",
             distil=config.distil,
             own_answer=config.own_answer,
+            penalty=config.penalty,
             plain_powers=bounded and max(highest) < HIGHEST,
         )
 

@@ -47,11 +47,14 @@ def test_a_small_model_takes_a_larger_rate():
     )
 
 
-def test_a_model_alone_is_penalised_for_one_loss():
-    med = MedConfig(dims=(4, 8, 16), scorer="simple", penalty=0.3)
-    assert alone(med, 8).penalty == pytest.approx(0.1)  # MED's first numbers have three losses
+def test_a_model_alone_is_penalised_for_one_loss_of_scores_that_are_not_stretched():
+    med = MedConfig(dims=(4, 8, 16), scorer="simple", penalty=0.3, scale_power=0.5)
+    assert alone(med, 16).penalty == pytest.approx(0.1)  # MED's first numbers have three losses
+    assert alone(med, 4).penalty == pytest.approx(0.05)  # and MED doubles the scores of four dims
     apart = med.model_copy(update={"from_larger": 0.0})
-    assert alone(apart, 8).penalty == pytest.approx(0.3)
+    assert alone(apart, 16).penalty == pytest.approx(0.3)
+    plain = med.model_copy(update={"scale_power": 0.0})
+    assert alone(plain, 4).penalty == alone(plain, 16).penalty
 
 
 def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
@@ -84,7 +87,7 @@ def test_a_penalty_is_searched_between_margin_and_rate_and_students_take_it(grap
     assert teacher.about["penalty"] == best
     forced = replace(teacher, about=teacher.about | {"penalty": 0.125})
     student = make_baseline("bkd", graph, 4, config, train=train, teacher=forced)
-    assert student.about["penalty"] == 0.125
+    assert student.about["penalty"] == pytest.approx(0.125 / 2**0.5)  # as the default of 4 to 8
 
 
 def test_search_without_validation_triples(train):
