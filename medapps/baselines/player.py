@@ -19,6 +19,7 @@ from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
 from medapps.embed.build import make_tables
 from medapps.embed.config import MedConfig
+from medapps.embed.drop import per_number
 from medapps.embed.med import FAR
 from medapps.embed.negatives import Batch
 from medapps.embed.optim import make_optimiser
@@ -40,8 +41,12 @@ class View:
     rows: Tensor
     """(2B + shared negatives, width): sources, targets, negatives."""
     related: Tensor
+    kept: Tensor | None
+    """Factors of `related`, 0 where a coordinate is dropped."""
+    used: Tensor
+    """`related` as the queries have it."""
     query: Tensor
-    kept: Any
+    seen: Any
     """What the scorer wants back."""
     positive: Tensor
     """(1, B, 1): distances of the positives."""
@@ -61,7 +66,14 @@ class Player:
     """Tables, a score, and an optimiser for each table when the model learns."""
 
     def __init__(
-        self, tables: Tables, spec: ScoreSpec, dim: int, scorer: Scorer, penalty: float = 0.0
+        self,
+        tables: Tables,
+        spec: ScoreSpec,
+        dim: int,
+        scorer: Scorer,
+        penalty: float = 0.0,
+        *,
+        drops: bool = False,
     ) -> None:
         self.tables = tables
         self.spec = spec
@@ -69,6 +81,7 @@ class Player:
         self.scorer = scorer
         self.bounds = bounds_of(scorer, (dim,))
         self.penalty = penalty
+        self.drops = drops  # does without what a batch drops; a teacher does not
 
     def look(self, batch: Batch, masked: Tensor) -> View:
         """Distances of the positives and negatives of a batch; `masked` are flat in (B, N)."""
@@ -78,13 +91,18 @@ class Player:
         ids = torch.from_numpy(np.concatenate(parts)).to(device)
         rows = self.tables.entities[ids if shared else ids[: 2 * b]]
         related = self.tables.relations[torch.from_numpy(batch.relation).to(device)]
+        kept = None
+        if self.drops and batch.kept is not None:
+            reals = self.scorer.rule.REALS[1]
+            kept = per_number(batch.kept, related.shape[1], reals, device)
+        used = related if kept is None else related * kept
         query = rows.new_empty(b, self.scorer.widths(self.dim)[2])
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
-            self.scorer.query(rows[:b][part], related[part], chunk.side, query[part])
-        positive, kept = self.scorer.aligned(query, rows[b : 2 * b].unsqueeze(1), self.bounds)
+            self.scorer.query(rows[:b][part], used[part], chunk.side, query[part])
+        positive, seen = self.scorer.aligned(query, rows[b : 2 * b].unsqueeze(1), self.bounds)
         negative = rows.new_empty(1, b, batch.chunks[0].negatives.shape[-1])
-        view = View(batch, ids, rows, related, query, kept, positive, negative)
+        view = View(batch, ids, rows, related, kept, used, query, seen, positive, negative)
         for chunk, first, last in self._pieces(view):
             part = slice(chunk.start, chunk.stop)
             if shared:
@@ -115,7 +133,7 @@ class Player:
         """
         batch, b, width = view.batch, len(view.query), self.bounds[-1]
         dquery, dtarget = self.scorer.aligned_backward(
-            dpositive.view(1, b, 1), view.positive, view.kept, self.bounds
+            dpositive.view(1, b, 1), view.positive, view.seen, self.bounds
         )
         grad = view.rows.new_zeros(view.rows.shape)
         grad[b : 2 * b] = dtarget.squeeze(1)
@@ -134,9 +152,9 @@ class Player:
                 continue
             size = batch.chunks[0].negatives.shape[1]
             for piece, entity in self._own(view, chunk.start, chunk.stop, first):
-                _, kept = self.scorer.aligned(view.query[piece], entity, self.bounds)
+                _, seen = self.scorer.aligned(view.query[piece], entity, self.bounds)
                 dq, de = self.scorer.aligned_backward(
-                    dnegative[None, piece], view.negative[:, piece], kept, self.bounds
+                    dnegative[None, piece], view.negative[:, piece], seen, self.bounds
                 )
                 dquery[piece] += dq
                 place = slice(2 * b + piece.start * size, 2 * b + piece.stop * size)
@@ -145,9 +163,11 @@ class Player:
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
             self.scorer.query_backward(
-                dquery[part], view.source[part], view.related[part], chunk.side,
+                dquery[part], view.source[part], view.used[part], chunk.side,
                 grad[:b][part], drelated[part],
             )  # fmt: skip
+        if view.kept is not None:
+            drelated *= view.kept
         if self.penalty:
             add_penalty_(grad[: 2 * b], view.rows[: 2 * b], self.penalty / b)
             add_penalty_(drelated, view.related, self.penalty / b)
@@ -200,7 +220,7 @@ def fresh(config: MedConfig, entities: int, relations: int, seed: int) -> Player
     scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
     tables = make_tables(config, scorer, entities, relations, seed, torch.device("cpu"))
     spec = ScoreSpec(config.scorer, config.norm, 1.0, config.margins[-1])
-    return Player(tables, spec, config.dims[-1], scorer, config.penalty)
+    return Player(tables, spec, config.dims[-1], scorer, config.penalty, drops=True)
 
 
 def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:

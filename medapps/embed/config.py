@@ -28,7 +28,8 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
 OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
-PER_DIM = ("margin", "temperature")
+PartialFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+PER_DIM = ("margin", "temperature", "drop")
 """Settings with one value for all dims or one per dim."""
 
 
@@ -89,6 +90,10 @@ class MedConfig(Config):
     """
     penalty: NonNegativeFloat = 0.0
     """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""
+    drop: PartialFraction | tuple[PartialFraction, ...] = 0.0
+    """Share of its coordinates that a positive does without at each step, one for all dims or one
+    per dim for those that it adds; for PairRE and bilinear scorers.
+    """
 
     ml_down: NonNegativeFloat = 0.0
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
@@ -176,6 +181,8 @@ class MedConfig(Config):
             raise ValueError("positive_weights recip_dist needs a distance; inner products: prob")
         if self.rotate_at is not None and self.scorer != "transe":
             raise ValueError("rotate_at needs scorer transe: others change under rotation")
+        if any(self.drops) and norms[self.norm] not in ("paired", "product"):
+            raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
         for name in PER_DIM:
@@ -218,6 +225,11 @@ class MedConfig(Config):
         """One w2 per dim."""
         return self._per_dim(self.temperature)
 
+    @property
+    def drops(self) -> tuple[float, ...]:
+        """One share per dim, of the coordinates that it adds."""
+        return self._per_dim(self.drop)
+
     def _per_dim(self, value: float | tuple[float, ...]) -> tuple[float, ...]:
         return value if isinstance(value, tuple) else (value,) * len(self.dims)
 
@@ -233,7 +245,8 @@ class MedConfig(Config):
         dims = tuple(dims)
         places = [min(bisect_left(self.dims, dim), len(self.dims) - 1) for dim in dims]
         own = {}
-        for name, values in zip(PER_DIM, (self.margins, self.temperatures), strict=True):
+        for name in PER_DIM:
+            values = self._per_dim(getattr(self, name))
             picked = tuple(values[i] for i in places)
             own[name] = picked if len(set(picked)) > 1 else picked[0]
         return MedConfig(**(self.model_dump() | own | {"dims": dims} | changes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-INIT, ORDER, NEGATIVES, SUBMODELS, HOLDOUT, CANDIDATES, ROUNDING = range(7)
+INIT, ORDER, NEGATIVES, SUBMODELS, HOLDOUT, CANDIDATES, ROUNDING, DROPS = range(8)
 """Purposes: streams that never meet."""
 BLOCK = 4096
 """Rows of a table that are drawn together."""

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from medapps.embed.config import MedConfig
-from medapps.embed.draw import NEGATIVES, stream
+from medapps.embed.draw import DROPS, NEGATIVES, stream
+from medapps.embed.drop import draw_kept
 from medapps.embed.order import Order, Ranges, Shuffle
 from medapps.graph.known import KnownTriples, among, flat
 
@@ -46,6 +47,8 @@ class Batch:
     chunks: tuple[Chunk, ...]
     of: int
     """Positives in the whole batch, of which these may be a part."""
+    kept: np.ndarray | None = None
+    """float32 (B, d): factors of the coordinates, 0 where one is dropped."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,11 @@ class Sampler:
         foreign = None
         if self.one_way is not None:
             foreign = (self.one_way[relation] & (source != target)).astype(np.float32)
-        return Batch(source, relation, target, weight, foreign, tuple(chunks), count)
+        kept = None
+        if any(self.config.drops):
+            draws = stream(self.seed, DROPS, epoch, step)
+            kept = draw_kept(draws, count, self.config)[first:last]
+        return Batch(source, relation, target, weight, foreign, tuple(chunks), count, kept)
 
     def _range(self, count: int) -> tuple[int, int]:
         """This part of `count` positives; weights that span a chunk keep it in one part."""

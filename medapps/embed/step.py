@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medapps.embed.drop import per_number
 from medapps.embed.med import own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
@@ -114,6 +115,10 @@ class Step:
         related = self._buffer("related", (b, self.tables.relations.shape[1]))
         torch.index_select(self.tables.relations, 0, relation_ids, out=related)
         rows, related = rows[:, :width], related[:, :related_width]
+        kept = None
+        if batch.kept is not None:
+            kept = per_number(batch.kept, related_width, self.scorer.rule.REALS[1], self.device)
+        used = related if kept is None else related * kept
         source, target = rows[:b], rows[b : 2 * b]
         grad = self._buffer("grad", (len(rows), width))
         clock.mark("gather")
@@ -121,8 +126,8 @@ class Step:
         query = self._buffer("query", (b, query_width))
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)
-            self.scorer.query(source[part], related[part], chunk.side, query[part])
-        distance, kept = self.scorer.aligned(query, target.unsqueeze(1), tiers.bounds)
+            self.scorer.query(source[part], used[part], chunk.side, query[part])
+        distance, seen = self.scorer.aligned(query, target.unsqueeze(1), tiers.bounds)
         clock.mark("score")
         weight = None if batch.weight is None else torch.from_numpy(batch.weight).to(self.device)
         negatives = batch.chunks[0].negatives.shape[-1]
@@ -162,7 +167,7 @@ class Step:
                 )
             ei, ml = ei + got[0], ml + got[1]
             first = last
-        dq, dtarget = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, kept, tiers.bounds)
+        dq, dtarget = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, seen, tiers.bounds)
         dquery += dq
         grad[b : 2 * b] = dtarget.squeeze(1)
         back = None
@@ -175,11 +180,13 @@ class Step:
             self.scorer.query_backward(
                 dquery[part],
                 source[part],
-                related[part],
+                used[part],
                 chunk.side,
                 grad[:b][part],
                 drelated[part],
             )
+        if kept is not None:
+            drelated *= kept
         if back is not None:
             grad[:b] += back
         if self.weights.penalty:

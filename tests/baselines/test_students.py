@@ -71,6 +71,20 @@ def test_a_student_that_ignores_its_teacher_is_trained_directly(
     np.testing.assert_allclose(student.relations, alone.relations, atol=2e-4)
 
 
+def test_a_student_drops_the_coordinates_that_a_direct_training_drops(graph):
+    train = short().model_copy(update={"scorer": "pairre", "drop": 0.4})
+    config = BaselineConfig(search=QUIET, kd=KdConfig(weight=0.0))
+    teacher = make_baseline("dt", graph, 16, config, train=train, seed=1)
+    student = make_baseline("bkd", graph, 12, config, train=train, seed=2, teacher=teacher)
+    alone, whole = (
+        make_baseline("dt", graph, 12, config, train=x, seed=2)
+        for x in (train, train.model_copy(update={"drop": 0.0}))
+    )
+    np.testing.assert_allclose(student.entities, alone.entities, atol=2e-4)
+    np.testing.assert_allclose(student.relations, alone.relations, atol=2e-4)
+    assert np.abs(alone.entities - whole.entities).max() > 0.01
+
+
 @pytest.mark.parametrize("name", ["bkd", "ta", "iterde"])
 def test_students_rank_more_like_their_teacher_than_a_direct_training(graph, teacher, name):
     config = BaselineConfig(search=QUIET, kd=KdConfig(share=0.8))

@@ -24,6 +24,11 @@ def test_other_dims_take_the_values_of_the_next_larger_one():
     assert config.resized(config.dims) == config
 
 
+def test_a_size_alone_drops_the_share_of_its_own():
+    config = MedConfig(scorer="pairre", dims=(10, 40, 160), drop=(0.0, 0.1, 0.3))
+    assert [config.resized([dim]).drop for dim in config.dims] == [0.0, 0.1, 0.3]
+
+
 def test_a_temperature_of_zero_is_for_all_dims():
     assert MedConfig(dims=(4, 8), temperature=0.0).temperatures == (0.0, 0.0)
     with pytest.raises(ValueError, match="greater than 0"):
