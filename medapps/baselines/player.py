@@ -170,7 +170,7 @@ class Player:
             drelated *= view.kept
         if self.penalty:
             add_penalty_(grad[: 2 * b], view.rows[: 2 * b], self.penalty / b)
-            add_penalty_(drelated, view.used, self.penalty / b)
+            add_penalty_(drelated, view.related, self.penalty / b)
         if ends is not None:
             grad[:b] += ends[0]
             grad[b : 2 * b] += ends[1]

@@ -191,10 +191,9 @@ class Step:
             grad[:b] += back
         if self.weights.penalty:
             each = self.weights.penalty / batch.of
-            given = rows[: 2 * b]
-            for g, plain, stretched in ((grad[: 2 * b], given, given), (drelated, related, used)):
-                add_penalty_(g, stretched, each)
-                ml = ml + (penalty(plain, stretched, each) if value else 0.0)
+            for g, x in ((grad[: 2 * b], rows[: 2 * b]), (drelated, related)):
+                add_penalty_(g, x, each)
+                ml = ml + (penalty(x, each) if value else 0.0)
         clock.mark("score")
 
         if total is None:

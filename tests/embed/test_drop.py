@@ -19,7 +19,7 @@ from tests.embed.test_step import CPU, Kept
 
 CONFIG = MedConfig(
     scorer="pairre", dims=(2, 5, 9), drop=(0.0, 0.3, 0.5), batch=24, chunk=12, negatives=10,
-    filter_known=False, margin=1.5, temperature=2.0, distil=0.0, scale_power=0.0, penalty=0.2,
+    filter_known=False, margin=1.5, temperature=2.0, distil=0.0, scale_power=0.0,
 )  # fmt: skip
 
 
@@ -50,11 +50,6 @@ def naive_loss(score, reals, entities, relations, batch, config) -> torch.Tensor
                 s = torch.stack(scores)
                 weight = torch.softmax(2.0 * s[taken].detach(), 0)
                 total = total + softplus(-s[0]) + (weight * softplus(s[taken])).sum()
-    for b, relation in enumerate(batch.relation):  # once, not per size
-        factor = torch.from_numpy(batch.kept[b]).repeat_interleave(reals)
-        ends = entities[[int(batch.source[b]), int(batch.target[b])]]
-        stretched = factor.square() * relations[int(relation)].abs() ** 3
-        total = total + config.penalty * ((ends.abs() ** 3).sum() + stretched.sum())
     return total / len(batch.source)
 
 
