@@ -15,6 +15,8 @@ from medapps.embed.negatives import sampler_of
 from medapps.embed.score import make_scorer
 from medapps.embed.step import Clock, Step, Tables
 from medapps.embed.submodels import Weights
+from medapps.score.rules import RULES
+from medapps.score.spec import ScoreSpec
 from tests.embed.test_step import CPU, Kept
 
 CONFIG = MedConfig(
@@ -74,6 +76,21 @@ def test_a_step_moves_by_the_gradient_without_the_dropped_coordinates(graph, nam
         step(batch, make_tiers(config, scorer, CPU), lr=1.0, count=0, value=False)
     torch.testing.assert_close(kept[0].grad, e.grad, atol=2e-5, rtol=2e-3)
     torch.testing.assert_close(kept[1].grad, r.grad, atol=2e-5, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, rule in RULES.items() if "product" in rule.KERNELS.values()]
+)
+def test_a_zero_in_the_relation_leaves_the_coordinate_out(name):
+    rule, spec = RULES[name], ScoreSpec(scorer=name, norm="dot")
+    (of_entity, of_relation, _), rng = rule.REALS, np.random.default_rng(0)
+    rows = [rng.standard_normal((1, 5 * n)) for n in (of_entity, of_relation, of_entity)]
+    head, relation, tail = (x.astype(np.float32) for x in rows)
+    relation[:, 2 * of_relation : 3 * of_relation] = 0
+    before = rule.score(head, relation, tail, spec)
+    head[:, 2 * of_entity : 3 * of_entity] += 1
+    tail[:, 2 * of_entity : 3 * of_entity] -= 2
+    np.testing.assert_allclose(rule.score(head, relation, tail, spec), before, rtol=1e-5)
 
 
 def test_each_size_drops_its_share_of_what_it_adds():
