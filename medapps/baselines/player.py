@@ -19,7 +19,7 @@ from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
 from medapps.embed.build import make_tables
 from medapps.embed.config import MedConfig
-from medapps.embed.drop import per_number
+from medapps.embed.drop import apply_kept
 from medapps.embed.med import FAR
 from medapps.embed.negatives import Batch
 from medapps.embed.optim import make_optimiser
@@ -91,11 +91,8 @@ class Player:
         ids = torch.from_numpy(np.concatenate(parts)).to(device)
         rows = self.tables.entities[ids if shared else ids[: 2 * b]]
         related = self.tables.relations[torch.from_numpy(batch.relation).to(device)]
-        kept = None
-        if self.drops and batch.kept is not None:
-            reals = self.scorer.rule.REALS[1]
-            kept = per_number(batch.kept, related.shape[1], reals, device)
-        used = related if kept is None else related * kept
+        factors = batch.kept if self.drops else None
+        used, kept = apply_kept(related, factors, self.scorer.rule.REALS[1])
         query = rows.new_empty(b, self.scorer.widths(self.dim)[2])
         for chunk in batch.chunks:
             part = slice(chunk.start, chunk.stop)

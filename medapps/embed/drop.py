@@ -26,7 +26,14 @@ def draw_kept(draws: np.random.Generator, positives: int, config: MedConfig) -> 
     return np.where(draws.random((positives, config.dims[-1]), np.float32) < share, 0, stretch)
 
 
-def per_number(kept: np.ndarray, width: int, reals: int, device: torch.device) -> Tensor:
-    """(positives, width): the factor of every number of a relation with `reals` a coordinate."""
-    factor = torch.from_numpy(kept[:, : width // reals]).to(device)
-    return factor.repeat_interleave(reals, 1)
+def apply_kept(
+    related: Tensor, kept: np.ndarray | None, reals: int
+) -> tuple[Tensor, Tensor | None]:
+    """Relations (positives, width), `reals` numbers a coordinate, as the queries have them; and the
+    factor of every number, None where nothing is dropped.
+    """
+    if kept is None:
+        return related, None
+    factor = torch.from_numpy(kept[:, : related.shape[1] // reals]).to(related.device)
+    factor = factor.repeat_interleave(reals, 1)
+    return related * factor, factor

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.embed.drop import per_number
+from medapps.embed.drop import apply_kept
 from medapps.embed.med import own_answers, pairs, positives
 from medapps.embed.negatives import Batch, Chunk
 from medapps.embed.optim import Optimiser
@@ -115,10 +115,7 @@ class Step:
         related = self._buffer("related", (b, self.tables.relations.shape[1]))
         torch.index_select(self.tables.relations, 0, relation_ids, out=related)
         rows, related = rows[:, :width], related[:, :related_width]
-        kept = None
-        if batch.kept is not None:
-            kept = per_number(batch.kept, related_width, self.scorer.rule.REALS[1], self.device)
-        used = related if kept is None else related * kept
+        used, kept = apply_kept(related, batch.kept, self.scorer.rule.REALS[1])
         source, target = rows[:b], rows[b : 2 * b]
         grad = self._buffer("grad", (len(rows), width))
         clock.mark("gather")
