@@ -230,15 +230,12 @@ def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:
             torch.from_numpy(np.array(table) if learns else np.asarray(table))
             for table in (crop.entities, crop.relations)
         )
-    return Player(
-        _tables(e, r, config.optimiser if learns else "adagrad"), crop.spec, crop.dim, scorer
+    length = scorer.rule.lengths(config.init_norm, crop.dim)[0] if config.keep_length else None
+    name = config.optimiser if learns else "adagrad"
+    tables = Tables(
+        e,
+        r,
+        make_optimiser(name, e, length=length),
+        make_optimiser(name, r, rate=config.relation_rate),
     )
-
-
-def _tables(entities: Tensor, relations: Tensor, optimiser: str) -> Tables:
-    return Tables(
-        entities,
-        relations,
-        make_optimiser(optimiser, entities),
-        make_optimiser(optimiser, relations),
-    )
+    return Player(tables, crop.spec, crop.dim, scorer)

@@ -45,11 +45,12 @@ def make_tables(
     if scorer.rule.RELATIONS == "signs":
         r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
     make = partial(make_optimiser, config.optimiser, rate_power=config.rate_power)
+    length = lengths[0] if config.keep_length else None
     return Tables(
         e,
         r,
-        make(e, (0, *(cut[0] for cut in cuts)), seed=seed, fresh=fresh),
-        make(r, (0, *(cut[1] for cut in cuts))),
+        make(e, (0, *(cut[0] for cut in cuts)), length=length, seed=seed, fresh=fresh),
+        make(r, (0, *(cut[1] for cut in cuts)), rate=config.relation_rate),
     )
 
 

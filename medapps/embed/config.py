@@ -72,6 +72,12 @@ class MedConfig(Config):
     """Let the learning rate fall linearly to zero over the epochs."""
     rate_power: NonNegativeFloat = 0.0
     """q in lr (d_n / d_i)^q, the rate of what size i adds: small sizes want longer steps."""
+    relation_rate: PositiveFloat = 1.0
+    """What multiplies the learning rate of relations."""
+    keep_length: bool = False
+    """Scale an entity back to its starting length after every step; for PairRE, whose scores do not
+    know lengths: else vectors grow and are turned less and less.
+    """
     optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
     """Adagrad with one number per row and segment, Adam on touched rows, or on the whole table."""
     init_norm: PositiveFloat = 1.0
@@ -183,6 +189,8 @@ class MedConfig(Config):
             raise ValueError("rotate_at needs scorer transe: others change under rotation")
         if any(self.drops) and norms[self.norm] not in ("paired", "product"):
             raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
+        if self.keep_length and norms[self.norm] != "paired":
+            raise ValueError(f"keep_length needs pairre: scores of {self.scorer} know lengths")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
         for name in PER_DIM:

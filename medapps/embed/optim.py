@@ -8,6 +8,8 @@
     adam       the same on every row at every step
 
 Every segment may have its own rate: a model of few dimensions wants longer steps than a large one.
+Rows whose length says nothing may keep it: every step pulls away from where a row lies, so that it
+would grow, and be turned less and less by steps of the same size.
 
 The state is a dictionary of tensors whose first axis is the row, so that checkpoints and other
 kinds of tables need not know which optimiser it belongs to.
@@ -42,6 +44,8 @@ class Optimiser:
     """(n,): what multiplies the learning rate in each segment."""
     seed: int = 0
     """Of the rounding of a bfloat16 table."""
+    length: float | None = None
+    """What moved rows are scaled back to; None leaves them as they are."""
 
     def step(self, table: Tensor, ids: Tensor, grad: Tensor, lr: float, count: int) -> None:
         """Move rows `ids` (u,), unique, by their summed gradients (u, width); overwrites grad."""
@@ -52,6 +56,9 @@ class Optimiser:
             moments = _lazy_adam if self.name == "lazy_adam" else _adam
             move = moments(self.state, ids, grad, count)
             scale_segments_(move, rates.unsqueeze(1).expand(-1, len(move)), self.bounds)
+        if self.length is not None:
+            rows = table if self.name == "adam" else table[ids]
+            move = _turn(rows.to(move.dtype), move, self.length)
         if self.name == "adam":
             table.add_(move)
         else:
@@ -69,26 +76,28 @@ def make_optimiser(
     table: Tensor,
     bounds: Bounds | None = None,
     *,
+    rate: float = 1.0,
     rate_power: float = 0.0,
+    length: float | None = None,
     seed: int = 0,
     fresh: Callable[[tuple[int, int]], Tensor] | None = None,
 ) -> Optimiser:
     """Fresh state for `table`, whose columns are cut at `bounds` (one segment when None).
 
-    `rate_power` q: the segment that ends at column w has rates (width / w)^q times as large.
-    `fresh` makes the zeros of the state.
+    `rate` multiplies all rates; with `rate_power` q the segment that ends at column w has rates
+    (width / w)^q times as large. `fresh` makes the zeros of the state.
     """
     bounds = bounds or (0, table.shape[1])
     kind = torch.promote_types(table.dtype, torch.float32)
     ends = torch.tensor(bounds[1:], dtype=kind, device=table.device)
-    rates = (ends[-1] / ends) ** rate_power
+    rates = rate * (ends[-1] / ends) ** rate_power
     fresh = fresh or partial(blank, device=table.device)
     if name == "adagrad":
         square = fresh((len(table), len(bounds) - 1))
-        return Optimiser(name, {"square": square}, bounds, rates, seed)
+        return Optimiser(name, {"square": square}, bounds, rates, seed, length)
     shape = (table.shape[0], table.shape[1])
     moments = {key: fresh(shape).to(kind) for key in ("first", "second")}
-    return Optimiser(name, moments, bounds, rates, seed)
+    return Optimiser(name, moments, bounds, rates, seed, length)
 
 
 def state_bytes(name: str, rows: int, width: int, segments: int) -> int:
@@ -124,3 +133,10 @@ def _adam_move(first: Tensor, second: Tensor, count: int) -> Tensor:
     scale = 1 / (1 - BETAS[0] ** (count + 1))
     root = second.div_(1 - BETAS[1] ** (count + 1)).sqrt_().add_(ADAM_EPS)
     return first.div_(root).mul_(-scale)
+
+
+def _turn(rows: Tensor, move: Tensor, length: float) -> Tensor:
+    """The move from rows to where rows + move point, at this length."""
+    moved = move.add_(rows)
+    longest = torch.linalg.vector_norm(moved, dim=1, keepdim=True).clamp_min_(EPS)
+    return moved.mul_(length / longest).sub_(rows)

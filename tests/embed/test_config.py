@@ -33,3 +33,9 @@ def test_a_temperature_of_zero_is_for_all_dims():
     assert MedConfig(dims=(4, 8), temperature=0.0).temperatures == (0.0, 0.0)
     with pytest.raises(ValueError, match="greater than 0"):
         MedConfig(dims=(4, 8), temperature=(0.0, 2.0))
+
+
+def test_only_scores_that_do_not_know_lengths_keep_them():
+    assert MedConfig(scorer="pairre", keep_length=True).keep_length
+    with pytest.raises(ValueError, match="scores of rotate know lengths"):
+        MedConfig(scorer="rotate", keep_length=True)

@@ -78,6 +78,29 @@ def test_small_sizes_take_longer_steps_by_the_power_of_their_width(name):
     torch.testing.assert_close(mine, torch.cat(apart, 1))
 
 
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
+def test_rows_that_keep_their_length_point_where_a_plain_step_would_take_them(name):
+    mine = torch.nn.functional.normalize(table(), dim=1).mul_(2.0)
+    optimiser, reference = (make_optimiser(name, mine, length=x) for x in (2.0, None))
+    for count, (ids, grad) in enumerate(steps()):
+        plain = mine.clone()
+        reference.step(plain, ids, grad.clone(), 0.3, count)
+        optimiser.step(mine, ids, grad.clone(), 0.3, count)
+        rows = slice(None) if name == "adam" else ids
+        truth = 2.0 * plain[rows] / plain[rows].norm(dim=1, keepdim=True)
+        torch.testing.assert_close(mine[rows], truth)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
+def test_a_rate_multiplies_every_step(name):
+    mine, other = table(), table()
+    slow, plain = make_optimiser(name, mine, rate=0.25), make_optimiser(name, other)
+    for count, (ids, grad) in enumerate(steps()):
+        slow.step(mine, ids, grad.clone(), 0.4, count)
+        plain.step(other, ids, grad.clone(), 0.1, count)
+    torch.testing.assert_close(mine, other)
+
+
 def test_row_wise_adagrad_does_not_see_rotations():
     turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(3)))[0]
     plain, turned = table(), table() @ turn

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from medapps.embed.kernels import moduli
 from medapps.embed.score import Scorer, bounds_of, make_scorer, segment_sums
 from medapps.score.rules import RULES
 from medapps.score.spec import EPSILON, ScoreSpec
@@ -118,6 +119,34 @@ def test_pairs_and_their_gradients_equal_naive_passes(name, norm, dims, share, s
         scorer.query_backward(dquery, source, relation, side, dsource, drelation)
     for got, leaf in ((dsource, source), (drelation, relation), (dasked, asked)):
         close(got, leaf.grad)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_compiled_sums_of_moduli_equal_those_of_other_devices(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    bounds = (0, 4, 10, 40)
+    query, asked = rows(7, 40, 1, torch.float32), rows(5, 40, 2, torch.float32)
+    upstream = rows(3 * 7, 5, 3, torch.float32).view(3, 7, 5)
+    found = []
+    for sums, slopes in (
+        (moduli._sums, moduli._add_slopes),
+        (moduli._block_sums, moduli._add_block_slopes),
+    ):
+        out = torch.empty(3, 7, 5)
+        sums(query, asked, bounds, out)
+        ends = torch.ones_like(query), torch.ones_like(asked)
+        slopes(upstream, query, asked, bounds, *ends)
+        found.append((out, *ends))
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_number_that_is_not_finite_is_not_lost_in_compiled_sums():
+    query = rows(2, 8, 1, torch.float32)
+    query[1, 3] = torch.nan
+    out = torch.empty(1, 2, 3)
+    moduli._sums(query, rows(3, 8, 2, torch.float32), (0, 8), out)
+    assert out[0, 0].isfinite().all() and out[0, 1].isnan().all()
 
 
 @pytest.mark.parametrize("k", [1, 4])

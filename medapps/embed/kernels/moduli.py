@@ -4,7 +4,7 @@
     dq_k = A_k (x_k, y_k) / m_k,  A_k = sum of dL/dD_i over the prefixes i that hold coordinate k
 
 No matrix product gives this: every pair of query and entity is worked through coordinate by
-coordinate, in blocks that stay in the cache.
+coordinate, by compiled loops on the processor and, elsewhere, in blocks of bounded size.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from medapps.embed.kernels.segments import (
@@ -54,10 +55,7 @@ class Moduli:
 
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
         """D of query (B, width) and every entity (N, width), into out (n, B, N)."""
-        for start, stop in _blocks(query, entity):
-            x, y = _apart(query[start:stop], entity)
-            modulus = x.mul_(x).addcmul_(y, y).add_(EPSILON).sqrt_()  # (b, N, d)
-            out[:, start:stop] = segment_sums(modulus, _complex(bounds))
+        (_sums if query.device.type == "cpu" else _block_sums)(query, entity, bounds, out)
         return chain_(out)
 
     def pairs_backward(
@@ -72,14 +70,8 @@ class Moduli:
     ) -> None:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
         chain_back_(grad, self.from_larger)
-        for start, stop in _blocks(query, entity):
-            x, y = _apart(query[start:stop], entity)
-            factor = (x * x).addcmul_(y, y).add_(EPSILON).rsqrt_()
-            scale_segments_(factor, grad[:, start:stop], _complex(bounds))
-            for part, difference in enumerate((x, y)):
-                difference.mul_(factor)
-                dquery[start:stop, part::2].add_(difference.sum(1))
-                dentity[:, part::2].sub_(difference.sum(0))
+        add = _add_slopes if query.device.type == "cpu" else _add_block_slopes
+        add(grad, query, entity, bounds, dquery, dentity)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): sums of positive numbers lose little."""
@@ -92,6 +84,46 @@ class Moduli:
     def total(self, terms: Tensor) -> Tensor:
         """The sum itself."""
         return terms
+
+
+def _sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
+    """Sums over each segment into out (n, B, N), by compiled loops."""
+    from medapps.embed.kernels import fused  # Numba takes a while to load
+
+    fused.modulus_sums(query.numpy(), entity.numpy(), np.array(_complex(bounds)), out.numpy())
+
+
+def _block_sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
+    """The same in blocks, on any device."""
+    for start, stop in _blocks(query, entity):
+        x, y = _apart(query[start:stop], entity)
+        modulus = x.mul_(x).addcmul_(y, y).add_(EPSILON).sqrt_()  # (b, N, d)
+        out[:, start:stop] = segment_sums(modulus, _complex(bounds))
+
+
+def _add_slopes(
+    grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
+) -> None:
+    """Add the gradients of query and entity for grad (n, B, N), by compiled loops."""
+    from medapps.embed.kernels import fused
+
+    q, e, cuts = query.numpy(), entity.numpy(), np.array(_complex(bounds))
+    fused.add_modulus_slopes(grad.numpy(), q, e, cuts, dquery.numpy())
+    fused.add_modulus_slopes(grad.mT.contiguous().numpy(), e, q, cuts, dentity.numpy())
+
+
+def _add_block_slopes(
+    grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
+) -> None:
+    """The same in blocks, on any device."""
+    for start, stop in _blocks(query, entity):
+        x, y = _apart(query[start:stop], entity)
+        factor = (x * x).addcmul_(y, y).add_(EPSILON).rsqrt_()
+        scale_segments_(factor, grad[:, start:stop], _complex(bounds))
+        for part, difference in enumerate((x, y)):
+            difference.mul_(factor)
+            dquery[start:stop, part::2].add_(difference.sum(1))
+            dentity[:, part::2].sub_(difference.sum(0))
 
 
 def _complex(bounds: Bounds) -> Bounds:
