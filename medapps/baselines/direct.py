@@ -14,9 +14,12 @@ from medapps.embed.config import MedConfig
 from medapps.embed.train import train_med
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
+from medapps.score.rules import RULES
 from medapps.store import write_text
 from medapps.tracking import NO_RUN
 
+SUMS = ("l1", "moduli")
+"""Norms whose distances grow in proportion to the dims."""
 ALONE: dict[str, Any] = {
     "ml_down": 0.0,
     "ml_up": 0.0,
@@ -39,7 +42,14 @@ def alone(
     train: MedConfig, dim: int, *, margin: float | None = None, lr: float | None = None, **more: Any
 ) -> MedConfig:
     """The settings of MED for one size alone: same batches, negatives, optimiser and epochs."""
-    usual = {"lr": lr or default_rate(train, dim), "penalty": default_penalty(train, dim)}
+    usual = {
+        "lr": lr or default_rate(train, dim),
+        "penalty": default_penalty(train, dim),
+        "init_norm": default_length(train, dim),
+    }
+    if RULES[train.scorer].RELATIONS == "angles" and train.norm in SUMS:
+        ratio = train.lr / default_rate(train, dim)  # angles are as large in every size
+        usual["relation_rate"] = train.relation_rate * ratio
     given = ALONE | usual | more
     if margin:
         given["margin"] = margin
@@ -47,11 +57,23 @@ def alone(
 
 
 def default_rate(train: MedConfig, dim: int) -> float:
-    """MED's rate, raised for small sizes: a step moves a row by about rate * sqrt(dim).
+    """MED's rate, raised for small sizes.
 
-    The fourth root goes half the way to steps of equal length.
+    A step moves a row by about rate * sqrt(dim): the fourth root goes half the way to steps of
+    equal length. A prefix of a sum is stretched in MED: alone its numbers, and so its steps, are
+    larger by as much.
     """
-    return train.lr * (train.dims[-1] / dim) ** 0.25
+    power = 0.25
+    if train.norm in SUMS:
+        power = 0.5 if train.keep_length else train.scale_power
+    return train.lr * (train.dims[-1] / dim) ** power
+
+
+def default_length(train: MedConfig, dim: int) -> float:
+    """Start length of an entity whose numbers are as large as those of MED's stretched prefix."""
+    if train.norm not in SUMS or train.keep_length:
+        return train.init_norm
+    return train.init_norm * (train.dims[-1] / dim) ** (train.scale_power - 0.5)
 
 
 def default_penalty(train: MedConfig, dim: int) -> float:

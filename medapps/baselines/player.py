@@ -230,7 +230,7 @@ def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:
             torch.from_numpy(np.array(table) if learns else np.asarray(table))
             for table in (crop.entities, crop.relations)
         )
-    length = scorer.rule.lengths(config.init_norm, crop.dim)[0] if config.keep_length else None
+    length = config.init_norm if config.keep_length else None
     name = config.optimiser if learns else "adagrad"
     tables = Tables(
         e,

@@ -9,11 +9,11 @@ does (kernels "distance" and "moduli"), a distance moves no more than its ends:
     l2sq         |dD| <= b (2 sqrt(D) + b)
 
 A product multiplies by a relation, no number of an end by more than L, the largest sum of absolute
-values in a coordinate of the relation; PairRE (kernel "paired") does so with ends of length one,
-which move by at most 2 e / |end|:
+values in a coordinate of the relation; PairRE (kernels "paired" and "paired_sums") does so with
+ends of length one, which move by at most 2 e / |end|:
 
     product      |dD| <= L (e_h |t| + |h| e_t + e_h e_t)
-    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b, squared as above
+    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b, squared as above; sums: sqrt(w) b
 
 The score moves by c |dD|; relations stay float32. A last part in a million covers float32 sums.
 """
@@ -46,11 +46,13 @@ def score_error(
     if kernel == "product":
         change = factor * (moved[0] * lengths[1] + lengths[0] * moved[1] + moved[0] * moved[1])
         sizes = factor * lengths[0] * lengths[1]
-    elif kernel == "paired":
+    elif kernel in ("paired", "paired_sums"):
         shares = [e / np.maximum(x, _LEAST) for e, x in zip(moved, lengths, strict=True)]
-        change, sizes = 2 * factor * (shares[0] + shares[1]), factor
+        change, sizes = 2 * factor * (shares[0] + shares[1]), factor * root
     else:
-        change = (root if spec.norm in ("l1", "moduli") else 1) * (moved[0] + moved[1])
+        change = moved[0] + moved[1]
+    if spec.norm in ("l1", "moduli"):
+        change = root * change
     if spec.norm == "l2sq":
         change = change * (2 * np.sqrt(np.maximum(distance, 0)) + change)
         sizes = np.square(sizes)

@@ -35,7 +35,7 @@ def make_tables(
     `entities` rows of that table from `begin` on; all relations. Working files are in `folder`.
     """
     cuts = [scorer.widths(dim) for dim in config.dims]
-    lengths = scorer.rule.lengths(config.init_norm, config.dims[-1])
+    lengths = scorer.rule.lengths(config.init_norm, config.dims[-1], config.norm)
     kind = torch.bfloat16 if config.table == "bf16" else torch.float32
     fresh = partial(working_table, folder) if config.table == "mmap" else None
     shape = (entities, cuts[-1][0])
@@ -45,7 +45,7 @@ def make_tables(
     if scorer.rule.RELATIONS == "signs":
         r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
     make = partial(make_optimiser, config.optimiser, rate_power=config.rate_power)
-    length = lengths[0] if config.keep_length else None
+    length = config.init_norm if config.keep_length else None
     return Tables(
         e,
         r,

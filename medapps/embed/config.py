@@ -187,9 +187,9 @@ class MedConfig(Config):
             raise ValueError("positive_weights recip_dist needs a distance; inner products: prob")
         if self.rotate_at is not None and self.scorer != "transe":
             raise ValueError("rotate_at needs scorer transe: others change under rotation")
-        if any(self.drops) and norms[self.norm] not in ("paired", "product"):
+        if any(self.drops) and norms[self.norm] in ("distance", "moduli"):
             raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
-        if self.keep_length and norms[self.norm] != "paired":
+        if self.keep_length and self.scorer != "pairre":
             raise ValueError(f"keep_length needs pairre: scores of {self.scorer} know lengths")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")

@@ -2,8 +2,8 @@
 
 A term of PairRE and of the bilinear scorers has a number of the relation as a factor, so that a
 zero there leaves the coordinate out, for the positive and all its negatives. What stays is
-stretched to keep the score's size: sums of squares by (1 - p)^-1/2, sums of products by 1 / (1 -
-p). Large sizes then cannot learn triples by heart through a few coordinates.
+stretched to keep the score's size: sums of squares by (1 - p)^-1/2, other sums by 1 / (1 - p).
+Large sizes then cannot learn triples by heart through a few coordinates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from medapps.score.rules import RULES
 def draw_kept(draws: np.random.Generator, positives: int, config: MedConfig) -> np.ndarray:
     """float32 (positives, d): the factor of every coordinate, 0 where it is dropped."""
     kernel = RULES[config.scorer].KERNELS[config.norm]
-    power = 1.0 if kernel == "product" else 0.5
+    power = 0.5 if kernel == "paired" else 1.0
     added = np.diff((0, *config.dims))
     share = np.repeat(np.array(config.drops, np.float32), added)
     stretch = (1 - share) ** np.float32(-power)

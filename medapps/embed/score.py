@@ -17,6 +17,7 @@ from medapps.embed.kernels.distance import Distance
 from medapps.embed.kernels.kernel import Kernel
 from medapps.embed.kernels.moduli import Moduli
 from medapps.embed.kernels.paired import Paired
+from medapps.embed.kernels.paired_sums import PairedSums
 from medapps.embed.kernels.product import Product
 from medapps.embed.kernels.segments import Bounds, scale_segments_, segment_sums
 from medapps.score.rules import RULES, Rule
@@ -27,6 +28,7 @@ KERNELS: dict[str, Callable[..., Kernel]] = {
     "distance": Distance,
     "moduli": Moduli,
     "paired": Paired,
+    "paired_sums": PairedSums,
     "product": Product,
 }
 

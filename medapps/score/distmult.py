@@ -25,7 +25,7 @@ def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreS
     return np.float32(spec.margin) + np.float32(spec.scale) * (head * relation * tail).sum(1)
 
 
-def lengths(size: float, dim: int) -> tuple[float, float]:
+def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
     """Entities and relations start alike."""
     return size, size
 

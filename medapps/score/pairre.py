@@ -4,7 +4,8 @@
 
 A coordinate of a relation is (r_head, r_tail) side by side. Every size divides by the length of its
 own prefix, so each is a true PairRE. The query is three vectors, one after another: the source
-times its vector, the other end's vector, and the source itself for its lengths.
+times its vector, the other end's vector, and the source itself for its lengths. Norm "l1" is the
+published sum of absolute values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REALS = (1, 2, 3)
-KERNELS = {"l2": "paired", "l2sq": "paired"}
+KERNELS = {"l2": "paired", "l2sq": "paired", "l1": "paired_sums"}
 RELATIONS = "signs"
 DEFAULTS: dict[str, Any] = {}
 
@@ -27,17 +28,22 @@ DEFAULTS: dict[str, Any] = {}
 def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
     """margin - scale * ||unit head * r_head - unit tail * r_tail||; relation rows (k, 2d)."""
     h, t = (x / np.sqrt(np.square(x).sum(1) + np.float32(EPSILON))[:, None] for x in (head, tail))
-    distance = np.square(h * relation[:, 0::2] - t * relation[:, 1::2]).sum(1)
-    if spec.norm == "l2":
-        distance = np.sqrt(distance + np.float32(EPSILON))
+    difference = h * relation[:, 0::2] - t * relation[:, 1::2]
+    if spec.norm == "l1":
+        distance = np.abs(difference).sum(1)
+    else:
+        distance = np.square(difference).sum(1)
+        if spec.norm == "l2":
+            distance = np.sqrt(distance + np.float32(EPSILON))
     return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
 
-def lengths(size: float, dim: int) -> tuple[float, float]:
-    """Relations start with entries of plus or minus two: as mirrors, which are symmetric, and with
-    distances of the margin's size.
+def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
+    """Relations start as mirrors, which are symmetric: with entries of plus or minus one size, two,
+    or what gives sums of absolute values the same distances as in ten dimensions.
     """
-    return size, 2.0 * (2 * dim) ** 0.5
+    entry = 2.0 * (10 / dim) ** 0.5 if norm == "l1" else 2.0
+    return size, entry * (2 * dim) ** 0.5
 
 
 def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:

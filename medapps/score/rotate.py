@@ -38,7 +38,7 @@ def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreS
     return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
 
-def lengths(size: float, dim: int) -> tuple[float, float]:
+def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
     """Angles start anywhere on the circle: uniform between -pi and pi."""
     return size, math.pi * math.sqrt(dim / 3)
 

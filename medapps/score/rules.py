@@ -47,8 +47,8 @@ class Rule(Protocol):
     ) -> np.ndarray:
         """float32 (k,): what a device computes for rows (k, reals)."""
 
-    def lengths(self, size: float, dim: int, /) -> tuple[float, float]:
-        """Expected lengths of an entity's and a relation's start vector."""
+    def lengths(self, size: float, dim: int, norm: str, /) -> tuple[float, float]:
+        """Expected lengths of an entity's and a relation's start vector under a norm."""
 
     def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor, /) -> Tensor:
         """(B, query reals) into `out`."""

@@ -47,6 +47,19 @@ def test_a_small_model_takes_a_larger_rate():
     )
 
 
+def test_a_model_alone_has_the_numbers_of_a_stretched_prefix_of_sums():
+    med = MedConfig(
+        scorer="rotate", norm="moduli", dims=(4, 64), scale_power=1, init_norm=0.25, lr=0.03
+    )
+    config = alone(med, 4)
+    assert config.init_norm / 4**0.5 == pytest.approx(16 * 0.25 / 64**0.5)
+    assert config.lr == pytest.approx(16 * 0.03)
+    assert config.lr * config.relation_rate == pytest.approx(0.03)  # angles are not stretched
+    paired = MedConfig(scorer="pairre", norm="l1", dims=(4, 64), keep_length=True, lr=0.3)
+    config = alone(paired, 4)
+    assert (config.init_norm, config.lr, config.relation_rate) == (1.0, pytest.approx(1.2), 1.0)
+
+
 def test_a_model_alone_is_penalised_for_one_loss_of_scores_that_are_not_stretched():
     med = MedConfig(dims=(4, 8, 16), scorer="simple", penalty=0.3, scale_power=0.5)
     assert alone(med, 16).penalty == pytest.approx(0.1)  # MED's first numbers have three losses

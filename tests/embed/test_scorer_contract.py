@@ -219,5 +219,5 @@ def test_relations_start_as_the_scorer_says(name):
         torch.testing.assert_close(sizes, torch.full_like(sizes, float(sizes[0, 0])))
     else:
         torch.testing.assert_close(sizes.mean() / sizes.max(), torch.tensor(0.5), atol=0.02, rtol=0)
-    length = RULES[name].lengths(config.init_norm, config.dims[-1])[1]
+    length = RULES[name].lengths(config.init_norm, config.dims[-1], config.norm)[1]
     assert abs(float(start.norm(dim=1).mean()) / length - 1) < 0.05

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from medapps.embed.kernels import moduli
+from medapps.embed.kernels import moduli, paired_sums
 from medapps.embed.score import Scorer, bounds_of, make_scorer, segment_sums
 from medapps.score.rules import RULES
 from medapps.score.spec import EPSILON, ScoreSpec
@@ -139,6 +139,22 @@ def test_compiled_sums_of_moduli_equal_those_of_other_devices(threads, monkeypat
         found.append((out, *ends))
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_compiled_paired_sums_equal_those_of_other_devices(threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    x, v, y = rows(7, 20, 1), rows(7, 20, 2), rows(5, 20, 3)
+    found = []
+    for sums, slopes in (
+        (paired_sums._compiled_sums, paired_sums._compiled_slopes),
+        (paired_sums._block_sums, paired_sums._block_slopes),
+    ):
+        out = torch.empty(7, 5, dtype=F64)
+        sums(x, v, y, out)
+        found.append((out, *slopes(rows(7, 5, 4), x, v, y)))
+    for left, right in zip(*found, strict=True):
+        close(left, right)
 
 
 def test_a_number_that_is_not_finite_is_not_lost_in_compiled_sums():

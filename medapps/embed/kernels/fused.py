@@ -1,4 +1,4 @@
-"""Compiled loops for what no matrix product gives: sums of moduli over all pairs of two sets.
+"""Compiled loops for what no matrix product gives: sums of absolute values over pairs of two sets.
 
 Torch would write every coordinate of every pair to memory, several times. Here a pair's sum stays
 in the processor's registers. A row is worked on by one thread, so that results do not depend on how
@@ -52,6 +52,30 @@ def add_modulus_slopes(
     out[:, 1::2] += dy
 
 
+def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    """out (B, N): sums of |x - v y| for x, v (B, d) and y (N, d)."""
+    zero = x.dtype.type(0)
+    _by_rows(lambda rows: _stretched(x[rows], v[rows], y, zero, out[rows]), len(x))
+
+
+def stretched_slopes(
+    grad: np.ndarray, x: np.ndarray, v: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradients of x, v (B, d) and y (N, d) for grad (B, N) of their sums."""
+    zero, dx, dv, dy = x.dtype.type(0), np.empty_like(x), np.empty_like(v), np.empty_like(y)
+    columns, back = [np.ascontiguousarray(part.T) for part in (x, v, y)], grad.T.copy()
+
+    def rows(some: slice) -> None:
+        _stretched_rows(x[some], v[some], columns[2], grad[some], zero, dx[some], dv[some])
+
+    def others(some: slice) -> None:
+        _stretched_others(y[some], columns[0], columns[1], back[some], zero, dy[some])
+
+    _by_rows(rows, len(x))
+    _by_rows(others, len(y))
+    return dx, dv, dy
+
+
 @compiled
 def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
     """Vectors run over coordinates: q (B, d), e (N, d)."""
@@ -85,6 +109,48 @@ def _slopes(qx, qy, ex, ey, cuts, grad, tiny, dx, dy):  # type: ignore[no-untype
                     across += imaginary * slope
                 dx[b, c] = along
                 dy[b, c] = across
+
+
+@compiled
+def _stretched(x, v, y, zero, out):  # type: ignore[no-untyped-def]
+    """Vectors run over coordinates."""
+    for b in range(x.shape[0]):
+        start, factor = x[b], v[b]
+        for k in range(y.shape[0]):
+            end, total = y[k], zero
+            for c in range(len(start)):
+                total += abs(start[c] - factor[c] * end[c])
+            out[b, k] = total
+
+
+@compiled
+def _stretched_rows(x, v, y, grad, zero, dx, dv):  # type: ignore[no-untyped-def]
+    """Vectors run over the others, y (d, N)."""
+    for b in range(x.shape[0]):
+        weight = grad[b]
+        for c in range(x.shape[1]):
+            start, factor, end = x[b, c], v[b, c], y[c]
+            along, across = zero, zero
+            for k in range(len(weight)):
+                slope = weight[k] if start > factor * end[k] else -weight[k]
+                along += slope
+                across -= slope * end[k]
+            dx[b, c] = along
+            dv[b, c] = across
+
+
+@compiled
+def _stretched_others(y, x, v, grad, zero, dy):  # type: ignore[no-untyped-def]
+    """Vectors run over the rows, x and v (d, B); grad is (N, B)."""
+    for k in range(y.shape[0]):
+        weight = grad[k]
+        for c in range(y.shape[1]):
+            start, factor, end = x[c], v[c], y[k, c]
+            total = zero
+            for b in range(len(weight)):
+                slope = weight[b] if start[b] > factor[b] * end else -weight[b]
+                total -= slope * factor[b]
+            dy[k, c] = total
 
 
 def _parts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

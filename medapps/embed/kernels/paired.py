@@ -48,7 +48,7 @@ class Paired:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """D (n, B, K) of query (B, 3 width) and its own entity (B, K, width); both are kept."""
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
-        a, b = (_inverse_lengths(x, bounds) for x in (h, entity))  # (n, B, 1), (n, B, K)
+        a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B, 1), (n, B, K)
         stretched = v * entity
         square = _prefix_sums(stretched * stretched, bounds).mul_(b).mul_(b)
         cross = _prefix_sums(stretched.mul_(p), bounds).mul_(a).mul_(b)
@@ -61,7 +61,7 @@ class Paired:
         """Gradients of query (B, 3 width) and entity (B, K, width); overwrites grad."""
         (query, t), share = kept, self.from_larger
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
-        a, b = (_inverse_lengths(x, bounds) for x in (h, t))
+        a, b = (inverse_lengths(x, bounds) for x in (h, t))
         own = _prefix_sums(p * p, bounds)  # A (n, B, 1)
         cross = _prefix_sums(v * t * p, bounds)  # C (n, B, K)
         g = self._by_square(grad, distance)
@@ -69,7 +69,7 @@ class Paired:
         da = (own * a * g - g * b * cross).sum(2, keepdim=True).mul_(2)
         db = (square - a * a * own + a * b * cross).mul_(g).mul_(2).div_(b)
         dv, dt = (
-            _lengths_backward(slope, inverse, x, bounds, share)
+            lengths_backward(slope, inverse, x, bounds, share)
             for slope, inverse, x in ((da, a, h), (db, b, t))
         )
         dh, dsum = dv.sum(1), (a * a * g).sum(2, keepdim=True)
@@ -87,7 +87,7 @@ class Paired:
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
         """D of query (B, 3 width) and every entity (N, width), into out (n, B, N)."""
         p, v, h = query.split(bounds[-1], 1)
-        a, b = (_inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
+        a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
         b = b.unsqueeze(1)
         products(v * v, entity * entity, bounds, out, bf16=self.bf16).mul_(b)
         cross = torch.empty_like(out)
@@ -111,7 +111,7 @@ class Paired:
         width, share = bounds[-1], self.from_larger
         p, v, h = query.split(width, 1)
         dp, dv, dh = dquery.split(width, 1)
-        a, b = (_inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
+        a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
         own = _prefix_sums(p * p, bounds)  # A (n, B)
         u, squares = p * v, (v * v, entity * entity)
         cross = products(u, entity, bounds, torch.empty_like(grad), bf16=self.bf16)  # C
@@ -123,8 +123,8 @@ class Paired:
         column += torch.bmm(a.unsqueeze(1), cross)[:, 0] * b
         row = g.sum(-1)
         da = 2 * (a * own * row - torch.bmm(cross, b.unsqueeze(-1))[..., 0])
-        dh += _lengths_backward(da, a, h, bounds, share)
-        dentity += _lengths_backward(column.mul_(2).div_(b), b, entity, bounds, share)
+        dh += lengths_backward(da, a, h, bounds, share)
+        dentity += lengths_backward(column.mul_(2).div_(b), b, entity, bounds, share)
         dp += scale_segments_(2 * p, chain_back_(a * a * row, share), bounds)
         torch.mul(g, b.unsqueeze(1), out=cross)
         g.copy_(cross).mul_(a.unsqueeze(-1))  # a b G
@@ -140,7 +140,7 @@ class Paired:
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): the three parts of S are at most the largest stretch squared."""
         p, v, h = query.split(bounds[-1], 1)
-        own = _prefix_sums(p * p, bounds) * _inverse_lengths(h, bounds).square_()
+        own = _prefix_sums(p * p, bounds) * inverse_lengths(h, bounds).square_()
         off = 8e-6 * (own + v.square().amax(-1)) + 1e-9
         floor = FLOOR[torch.float32]
         square = distance.square() if self.norm == "l2" else distance
@@ -170,12 +170,12 @@ def _prefix_sums(x: Tensor, bounds: Bounds) -> Tensor:
     return chain_(segment_sums(x, bounds))
 
 
-def _inverse_lengths(x: Tensor, bounds: Bounds) -> Tensor:
+def inverse_lengths(x: Tensor, bounds: Bounds) -> Tensor:
     """(n, ...): one over the length of each prefix of x (..., width)."""
     return _prefix_sums(x * x, bounds).add_(EPSILON).rsqrt_()
 
 
-def _lengths_backward(
+def lengths_backward(
     grad: Tensor, inverse: Tensor, x: Tensor, bounds: Bounds, share: float
 ) -> Tensor:
     """Gradient of x (..., width) from that of its prefixes' inverse lengths (n, ...)."""
