@@ -190,9 +190,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     keep_pages()
     rounds, steps = (3, 5) if arguments.quick else (9, 20)
     shape = {"batch": 1024, "chunk": 1024, "negatives": 64, "precision": arguments.precision}
-    shape |= {"scorer": arguments.scorer}
+    shape |= {"scorer": arguments.scorer} | ({"norm": arguments.norm} if arguments.norm else {})
     result: dict[str, Any] = {
         "scorer": arguments.scorer,
+        "norm": MedConfig(**shape).norm,
         "threads": arguments.threads,
         "load": os.getloadavg()[0],
     }
@@ -324,6 +325,7 @@ def main() -> None:
     parser.add_argument("--entities", type=int, default=1_000_000, help="rows of the large table")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--scorer", choices=tuple(RULES), default="transe")
+    parser.add_argument("--norm", help="how the scorer measures; else its usual way")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     result = measure(arguments := parser.parse_args())
     if arguments.json:

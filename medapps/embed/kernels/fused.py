@@ -27,7 +27,7 @@ def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: n
     """out (n, B, N): sums of |q - e| over segments of complex coordinates, cut at `cuts`, for
     interleaved q (B, 2d) and e (N, 2d).
     """
-    (x, y), ends, tiny = _parts(query), _parts(entity), query.dtype.type(EPSILON)
+    (x, y), ends, tiny = _parts(query), _columns(entity), query.dtype.type(EPSILON)
 
     def work(rows: slice) -> None:
         _sums(x[rows], y[rows], *ends, cuts, tiny, out[:, rows])
@@ -41,7 +41,7 @@ def add_modulus_slopes(
     """Add to out (B, 2d) the gradient of interleaved `rows` for grad (n, B, N) of their sums with
     N `others`.
     """
-    (x, y), ends = _parts(rows), [np.ascontiguousarray(part.T) for part in _parts(others)]
+    (x, y), ends = _parts(rows), _columns(others)
     tiny, dx, dy = rows.dtype.type(EPSILON), np.empty_like(x), np.empty_like(y)
 
     def work(some: slice) -> None:
@@ -78,23 +78,22 @@ def stretched_slopes(
 
 @compiled
 def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
-    """Vectors run over coordinates: q (B, d), e (N, d)."""
+    """Vectors run over the others: q (B, d), e (d, N), so that short segments are no slower."""
     for b in range(qx.shape[0]):
-        for k in range(ex.shape[0]):
-            for j in range(out.shape[0]):
-                first, last = cuts[j], cuts[j + 1]
-                x, y = qx[b, first:last], qy[b, first:last]
-                u, v = ex[k, first:last], ey[k, first:last]
-                total = tiny - tiny
-                for c in range(len(x)):
-                    real, imaginary = x[c] - u[c], y[c] - v[c]
-                    total += np.sqrt(real * real + imaginary * imaginary + tiny)
-                out[j, b, k] = total
+        for j in range(out.shape[0]):
+            total = out[j, b]
+            total[:] = tiny - tiny
+            for c in range(cuts[j], cuts[j + 1]):
+                x, y = qx[b, c], qy[b, c]
+                u, v = ex[c], ey[c]
+                for k in range(len(total)):
+                    real, imaginary = x - u[k], y - v[k]
+                    total[k] += np.sqrt(real * real + imaginary * imaginary + tiny)
 
 
 @compiled
 def _slopes(qx, qy, ex, ey, cuts, grad, tiny, dx, dy):  # type: ignore[no-untyped-def]
-    """Vectors run over the others: q (B, d), e (d, N), so that sums over N need no memory."""
+    """The same layout: a sum over N needs no memory."""
     for b in range(qx.shape[0]):
         for j in range(grad.shape[0]):
             weight = grad[j, b]
@@ -156,6 +155,11 @@ def _stretched_others(y, x, v, grad, zero, dy):  # type: ignore[no-untyped-def]
 def _parts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Real and imaginary parts (k, d) of interleaved complex numbers (k, 2d)."""
     return np.ascontiguousarray(rows[:, 0::2]), np.ascontiguousarray(rows[:, 1::2])
+
+
+def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same as (d, k)."""
+    return np.ascontiguousarray(rows.T[0::2]), np.ascontiguousarray(rows.T[1::2])
 
 
 def _by_rows(work: Callable[[slice], None], rows: int) -> None:
