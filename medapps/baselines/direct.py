@@ -15,11 +15,10 @@ from medapps.embed.train import train_med
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.score.rules import RULES
+from medapps.score.spec import SUMS
 from medapps.store import write_text
 from medapps.tracking import NO_RUN
 
-SUMS = ("l1", "moduli")
-"""Norms whose distances grow in proportion to the dims."""
 ALONE: dict[str, Any] = {
     "ml_down": 0.0,
     "ml_up": 0.0,

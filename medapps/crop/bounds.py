@@ -24,7 +24,7 @@ import numpy as np
 
 from medapps.crop.quantize import coordinate_error
 from medapps.score.rules import RULES
-from medapps.score.spec import ScoreSpec
+from medapps.score.spec import SUMS, ScoreSpec
 
 _ROUNDING = np.float32(4e-6)
 _LEAST = np.float32(1e-12)
@@ -48,10 +48,11 @@ def score_error(
         sizes = factor * lengths[0] * lengths[1]
     elif kernel in ("paired", "paired_sums"):
         shares = [e / np.maximum(x, _LEAST) for e, x in zip(moved, lengths, strict=True)]
-        change, sizes = 2 * factor * (shares[0] + shares[1]), factor * root
+        change = 2 * factor * (shares[0] + shares[1])
+        sizes = factor * root if spec.norm in SUMS else factor
     else:
         change = moved[0] + moved[1]
-    if spec.norm in ("l1", "moduli"):
+    if spec.norm in SUMS:
         change = root * change
     if spec.norm == "l2sq":
         change = change * (2 * np.sqrt(np.maximum(distance, 0)) + change)

@@ -189,7 +189,7 @@ class MedConfig(Config):
             raise ValueError("rotate_at needs scorer transe: others change under rotation")
         if any(self.drops) and norms[self.norm] in ("distance", "moduli"):
             raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
-        if self.keep_length and self.scorer != "pairre":
+        if self.keep_length and norms[self.norm] not in ("paired", "paired_sums"):
             raise ValueError(f"keep_length needs pairre: scores of {self.scorer} know lengths")
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SUMS = ("l1", "moduli")
+"""Norms that add up absolute values: their distances grow in proportion to the dims."""
 EPSILON = 1e-12
 """Added under square roots, in training and on devices alike."""
 

@@ -165,9 +165,9 @@ def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _by_rows(work: Callable[[slice], None], rows: int) -> None:
     """Do `work` on all rows, a range of them on each of torch's threads."""
     threads = max(1, min(torch.get_num_threads(), rows))
-    cuts = np.linspace(0, rows, threads + 1).astype(int).tolist()
     if threads == 1:
         work(slice(0, rows))
         return
+    cuts = np.linspace(0, rows, threads + 1).astype(int).tolist()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, map(slice, cuts[:-1], cuts[1:])))

@@ -9,7 +9,6 @@ coordinate, by compiled loops on the processor and, elsewhere, in blocks of boun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from medapps.embed.kernels.segments import (
     Bounds,
+    blocks,
     chain_,
     chain_back_,
     scale_segments_,
@@ -95,10 +95,10 @@ def _sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
 
 def _block_sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
     """The same in blocks, on any device."""
-    for start, stop in _blocks(query, entity):
-        x, y = _apart(query[start:stop], entity)
+    for rows in blocks(len(query), entity.numel(), 2 * BLOCK):
+        x, y = _apart(query[rows], entity)
         modulus = x.mul_(x).addcmul_(y, y).add_(EPSILON).sqrt_()  # (b, N, d)
-        out[:, start:stop] = segment_sums(modulus, _complex(bounds))
+        out[:, rows] = segment_sums(modulus, _complex(bounds))
 
 
 def _add_slopes(
@@ -116,13 +116,13 @@ def _add_block_slopes(
     grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
 ) -> None:
     """The same in blocks, on any device."""
-    for start, stop in _blocks(query, entity):
-        x, y = _apart(query[start:stop], entity)
+    for rows in blocks(len(query), entity.numel(), 2 * BLOCK):
+        x, y = _apart(query[rows], entity)
         factor = (x * x).addcmul_(y, y).add_(EPSILON).rsqrt_()
-        scale_segments_(factor, grad[:, start:stop], _complex(bounds))
+        scale_segments_(factor, grad[:, rows], _complex(bounds))
         for part, difference in enumerate((x, y)):
             difference.mul_(factor)
-            dquery[start:stop, part::2].add_(difference.sum(1))
+            dquery[rows, part::2].add_(difference.sum(1))
             dentity[:, part::2].sub_(difference.sum(0))
 
 
@@ -141,10 +141,3 @@ def _apart(query: Tensor, entity: Tensor) -> tuple[Tensor, Tensor]:
     parts = (x[:, part::2].contiguous() for part in (0, 1) for x in (query, entity))
     a, b, c, d = parts
     return a.unsqueeze(1) - b, c.unsqueeze(1) - d
-
-
-def _blocks(query: Tensor, entity: Tensor) -> Iterator[tuple[int, int]]:
-    """Ranges of queries whose differences fit the cache."""
-    size = max(1, 2 * BLOCK // max(1, entity.numel()))
-    for start in range(0, len(query), size):
-        yield start, min(start + size, len(query))

@@ -151,9 +151,7 @@ class Paired:
 
     def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
         """(..., dim): what each coordinate adds; leaving one out does not change the lengths."""
-        p, v, h = query.split(dim, -1)
-        a, b = ((x.square().sum(-1, keepdim=True) + EPSILON).rsqrt() for x in (h, entity))
-        return (p * a - v * entity * b).square_()
+        return apart(query, entity, dim).square_()
 
     def total(self, terms: Tensor) -> Tensor:
         """The distance whose terms have this sum."""
@@ -168,6 +166,13 @@ class Paired:
 def _prefix_sums(x: Tensor, bounds: Bounds) -> Tensor:
     """(n, ...): sums of x (..., width) over each prefix."""
     return chain_(segment_sums(x, bounds))
+
+
+def apart(query: Tensor, entity: Tensor, dim: int) -> Tensor:
+    """(..., dim): the difference of both points for query (..., 3 dim) and entity (..., dim)."""
+    p, v, h = query.split(dim, -1)
+    a, b = ((x.square().sum(-1, keepdim=True) + EPSILON).rsqrt() for x in (h, entity))
+    return p * a - v * entity * b
 
 
 def inverse_lengths(x: Tensor, bounds: Bounds) -> Tensor:

@@ -11,16 +11,14 @@ sizes one after another, 1.33 times that of the largest for 10, 40, 160 and 640.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.embed.kernels.paired import inverse_lengths, lengths_backward
-from medapps.embed.kernels.segments import Bounds
-from medapps.score.spec import EPSILON
+from medapps.embed.kernels.paired import apart, inverse_lengths, lengths_backward
+from medapps.embed.kernels.segments import Bounds, blocks
 
 BLOCK = 2**18
 """Numbers of a block of pairs."""
@@ -103,9 +101,7 @@ class PairedSums:
 
     def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
         """(..., dim): what each coordinate adds; leaving one out does not change the lengths."""
-        p, v, h = query.split(dim, -1)
-        a, b = ((x.square().sum(-1, keepdim=True) + EPSILON).rsqrt() for x in (h, entity))
-        return (p * a - v * entity * b).abs_()
+        return apart(query, entity, dim).abs_()
 
     def total(self, terms: Tensor) -> Tensor:
         """The sum itself."""
@@ -167,14 +163,14 @@ def _compiled_slopes(
 
 def _block_sums(x: Tensor, v: Tensor, y: Tensor, out: Tensor) -> None:
     """`_compiled_sums` in blocks, on any device."""
-    for rows in _blocks(x, y):
+    for rows in blocks(len(x), y.numel(), BLOCK):
         out[rows] = (x[rows, None] - v[rows, None] * y).abs_().sum(-1)
 
 
 def _block_slopes(grad: Tensor, x: Tensor, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`_compiled_slopes` in blocks, on any device."""
     dx, dv, dy = torch.empty_like(x), torch.empty_like(x), torch.zeros_like(y)
-    for rows in _blocks(x, y):
+    for rows in blocks(len(x), y.numel(), BLOCK):
         slope = (x[rows, None] - v[rows, None] * y).sign_().mul_(grad[rows].unsqueeze(-1))
         dx[rows] = slope.sum(1)
         dv[rows] = -(slope * y).sum(1)
@@ -184,10 +180,3 @@ def _block_slopes(grad: Tensor, x: Tensor, v: Tensor, y: Tensor) -> tuple[Tensor
 
 def _arrays(x: Tensor, v: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x.contiguous().numpy(), v.contiguous().numpy(), y.contiguous().numpy()
-
-
-def _blocks(x: Tensor, y: Tensor) -> Iterator[slice]:
-    """Ranges of rows of x whose pairs with y are of bounded size."""
-    size = max(1, BLOCK // max(1, y.numel()))
-    for start in range(0, len(x), size):
-        yield slice(start, min(start + size, len(x)))

@@ -6,6 +6,7 @@ the way back a segment collects the gradients of every prefix that holds it, or 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 
@@ -105,6 +106,13 @@ def divided_chain_back_(x: Tensor, by: Tensor, share: float = 1.0) -> Tensor:
     for (before, _), (after, divisor) in pairwise(reversed(rows)):
         torch.addcdiv(before, after, divisor, out=after)
     return x
+
+
+def blocks(rows: int, each: int, limit: int) -> Iterator[slice]:
+    """Ranges of rows that hold at most `limit` numbers, `each` of them in a row."""
+    size = max(1, limit // max(1, each))
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))
 
 
 def _groups(x: Tensor) -> Tensor | None:
