@@ -92,6 +92,15 @@ def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path)
     assert mrr[0] > 0.9 * mrr[1] > 0.25
 
 
+def test_entities_keep_their_length_in_a_file_as_in_memory():
+    changes = {"scorer": "pairre", "keep_length": True, "filter_known": False}
+    inside = train_med(make_graph(), CONFIG.model_copy(update=changes | {"table": "fp32"}))
+    one = train_med(make_graph(), CONFIG.model_copy(update=changes))
+    assert np.array_equal(one.entities, inside.entities)
+    many = train_med(make_graph(), cut(**changes))
+    assert np.linalg.norm(many.entities, axis=1) == pytest.approx(CONFIG.init_norm, rel=1e-5)
+
+
 def test_what_was_decided_is_said():
     said: list[str] = []
     train_med(make_graph(), cut(), say=said.append)

@@ -41,6 +41,9 @@ CONFIGS = {
     "paper": paper(**SMALL | {"chunk": 20}, threads=1),
     "adam": MedConfig(**SMALL, **QUIET | {"lr": 0.01}, optimiser="adam"),
     "pairre": MedConfig(**SMALL, **QUIET, scorer="pairre"),
+    "kept": MedConfig(
+        **SMALL, **QUIET | {"lr": 0.05}, scorer="pairre", keep_length=True, relation_rate=0.5
+    ),
     "bf16": MedConfig(**SMALL, **QUIET, table="bf16"),
     "lonely": MedConfig(**SMALL | {"batch": len(GRAPH.train) // 4}, **QUIET | {"lr": 0.05}),
 }
