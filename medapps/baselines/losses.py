@@ -60,7 +60,7 @@ def hard(
     """The loss of a direct training, from the engine."""
     spec, kind = player.spec, view.query.dtype
     models = SubModels.of(
-        [spec.scale], [spec.margin], [1.0], [temperature], view.query.device, kind
+        [spec.scale], [spec.margin], [1.0], [temperature], [0.0], view.query.device, kind
     )
     count = view.negative.shape[2]
     ei, _, dpositive = positives(view.positive[..., 0], models, weights, count, seen.weight)

@@ -74,6 +74,7 @@ def make_tiers(
             [config.margins[i] for i in active],
             [float(share[i]) if only in (None, i) else 0.0 for i in active],
             [config.temperatures[i] for i in active],
+            [config.distils[i] for i in active],
             device,
         ),
     )

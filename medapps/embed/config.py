@@ -29,7 +29,7 @@ DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
 OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 PartialFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
-PER_DIM = ("margin", "temperature", "drop")
+PER_DIM = ("margin", "temperature", "drop", "distil")
 """Settings with one value for all dims or one per dim."""
 
 
@@ -105,8 +105,10 @@ class MedConfig(Config):
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
     ml_up: NonNegativeFloat = 0.0
     """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
-    distil: NonNegativeFloat = 3.0
-    """How strongly the full size teaches each prefix how to rank a positive and its negatives."""
+    distil: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 3.0
+    """How strongly the full size teaches each prefix how to rank a positive and its negatives, one
+    for all dims or one per dim; the last, of the teacher itself, does nothing.
+    """
     ml_reduction: Literal["balanced", "joint"] = "balanced"
     """Mean over positives plus mean over negatives, or one mean over all."""
     positive_weights: Literal["uniform", "recip_dist", "prob", "neg_score", "literal"] = "uniform"
@@ -237,6 +239,11 @@ class MedConfig(Config):
     def drops(self) -> tuple[float, ...]:
         """One share per dim, of the coordinates that it adds."""
         return self._per_dim(self.drop)
+
+    @property
+    def distils(self) -> tuple[float, ...]:
+        """One weight of the teacher per dim."""
+        return self._per_dim(self.distil)
 
     def _per_dim(self, value: float | tuple[float, ...]) -> tuple[float, ...]:
         return value if isinstance(value, tuple) else (value,) * len(self.dims)

@@ -11,11 +11,11 @@ negatives.
            negative_norm "batch": the softmax runs over the chunk, not one positive's negatives
     ML   = sum_i down H(s_{i-1}, [s_i]) + up H([s_{i-1}], s_i)          mutual learning
            H = Huber with delta 1, [.] = no gradient; mean over positives plus mean over negatives
-    KD   = sum_{i<n} a_i mean_b KL([P_n] || P_i)                        the full size teaches all
-           P_i = softmax of s_i over a positive and its negatives
+    KD   = sum_{i<n} k_i a_i mean_b KL([P_n] || P_i)                    the full size teaches all
+           P_i = softmax of s_i over a positive and its negatives, k_i = `distil` of that size
     OWN  = sum_i a_i mean_b f_b softplus(s_i(query b, its own entity))  f_b = 1 where that is wrong
     a_i  = 1 | exp(w3 d_i/d_n) | n softmax_i(w3 d_i/d_n)                dynamic loss weight
-    L    = sum_i a_i EI_i + ML + distil KD + own_answer OWN
+    L    = sum_i a_i EI_i + ML + KD + own_answer OWN
 
 All weights p, w are constants for the gradient: dEI/ds is -p sigmoid(-s) on positives, w sigmoid(s)
 on negatives. Masked negatives are given the distance `FAR`, at which every term vanishes.
@@ -160,13 +160,14 @@ def _taught(
     grad: Tensor,
     positive: tuple[Tensor, Tensor],
     models: SubModels,
-    each: float,
+    batch: int,
     *,
     value: bool,
 ) -> Tensor:
     """Add the gradient of KD to grad (n, b, N) = dL/ds and to the positives' dL/dD; its value."""
     distance, pull = positive  # (n, b)
-    scale, margin, share = models.scale[:, 0], models.margin[:, 0], models.share[:-1]
+    scale, margin = models.scale[:, 0], models.margin[:, 0]
+    share = (models.share * models.distil)[:-1] / batch
     own = margin - scale * distance
     total = torch.logaddexp(torch.logsumexp(score, -1), own)
     own -= total
@@ -175,11 +176,11 @@ def _taught(
     if value:
         far = (chance[-1] - chance[:-1]).mul_(chance[-1].exp()).sum(-1)  # (n - 1, b)
         near = (own[-1] - own[:-1]) * own[-1].exp()
-        kl = ((far + near) * share[:, 0]).sum() * each
+        kl = ((far + near) * share[:, 0]).sum()
     chance.exp_()
     own.exp_()
-    grad[:-1].add_(chance[:-1].sub_(chance[-1]).mul_(share * each))
-    pull[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * each * scale[:-1]
+    grad[:-1].add_(chance[:-1].sub_(chance[-1]).mul_(share))
+    pull[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * scale[:-1]
     return kl
 
 
@@ -217,7 +218,7 @@ def pairs(
     if value:
         ei = torch.mul(grad, softplus(score), out=spare).sum((1, 2)) * part
     mutual = n > 1 and weights.mutual
-    taught = n > 1 and weights.distil > 0 and positive is not None
+    taught = models.taught and positive is not None
     ml = distance.new_zeros(())
     factor = models.share * part
     if mutual or taught:
@@ -227,8 +228,7 @@ def pairs(
             each = 1.0 / (batch * (1 + count if weights.ml_joint else count))
             ml = _mutual(score, grad, weights, each, masked)
         if positive is not None and taught:
-            each = weights.distil / batch
-            ml = ml + _taught(score, spare, grad, positive, models, each, value=value)
+            ml = ml + _taught(score, spare, grad, positive, models, batch, value=value)
         grad.mul_(-models.scale)
     else:
         grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)

@@ -34,25 +34,20 @@ def quick_pairs(
     w = E^tau / sum E^tau,  sigmoid(s) = E / (E + M),  P = E / (sum E + own).
     """
     power, spare, grad = buffers
-    n, b, count = distance.shape
-    size = max(1, GROUP // (b * count))
-    taught = positive is not None and n > 1 and weights.distil > 0
+    size = max(1, GROUP // distance[0].numel())
+    taught = positive is not None and models.taught
     teacher, near = None, None
     for first, last in _groups(models.temperature, size):
         part = slice(first, last)
-        some = SubModels(
-            models.scale[part],
-            models.margin[part],
-            models.share[part] / batch,
-            models.temperature[part],
-        )
+        some = models.part(part)
+        share = some.share / batch
         work = power[: last - first], spare[: last - first], grad[part]
         if positive is not None:
             near = positive[0][part].unsqueeze(-1)
         shift = None
         if not weights.plain_powers:
             shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
-        factor = _quick_part(distance[part], some, work, shift)
+        factor = _quick_part(distance[part], some, share, work, shift)
         if rows is not None:
             factor *= rows.view(1, -1, 1)
         kd = None
@@ -64,7 +59,7 @@ def quick_pairs(
             if teacher is None:
                 teacher = work[0][0] / total[0], own[0]  # (b, N), (b, 1)
             else:
-                kd = some.scale * some.share * -weights.distil  # dL/dD = -c dL/ds
+                kd = -some.scale * share * some.distil  # dL/dD = -c dL/ds
                 positive[1][part].add_(((own - teacher[1]) * kd)[..., 0])
                 total = kd / total
         work[1].mul_(factor)
@@ -91,6 +86,7 @@ def _groups(temperature: tuple[float, ...], size: int) -> Iterator[tuple[int, in
 def _quick_part(
     distance: Tensor,
     models: SubModels,
+    share: Tensor,
     work: tuple[Tensor, Tensor, Tensor],
     shift: Tensor | None,
 ) -> Tensor:
@@ -116,4 +112,4 @@ def _quick_part(
         total = torch.linalg.vector_norm(power, dim=-1, keepdim=True).square_()
     else:
         total = (power if tau == 1.0 else grad).sum(-1, keepdim=True)
-    return -models.scale * models.share / total.clamp_min_(LEAST)
+    return -models.scale * share / total.clamp_min_(LEAST)

@@ -25,7 +25,6 @@ class Weights:
     ml_down: float = 0.0
     ml_up: float = 0.0
     ml_joint: bool = False
-    distil: float = 0.0
     own_answer: float = 0.0
     penalty: float = 0.0
     plain_powers: bool = False
@@ -45,7 +44,6 @@ class Weights:
             ml_down=config.ml_down,
             ml_up=config.ml_up,
             ml_joint=config.ml_reduction == "joint",
-            distil=config.distil,
             own_answer=config.own_answer,
             penalty=config.penalty,
             plain_powers=bounded and max(highest) < HIGHEST,
@@ -64,12 +62,15 @@ class Weights:
 
 @dataclass(frozen=True)
 class SubModels:
-    """The sub-models of one step: c_i, m_i, a_i, each (n, 1, 1), and w2 of each."""
+    """The sub-models of one step: c_i, m_i, a_i, k_i, each (n, 1, 1), and w2 of each."""
 
     scale: Tensor
     margin: Tensor
     share: Tensor
+    distil: Tensor
     temperature: tuple[float, ...]
+    taught: bool
+    """Is there a k_i above 0, and a larger size to teach?"""
 
     @classmethod
     def of(
@@ -78,12 +79,24 @@ class SubModels:
         margin: Sequence[float],
         share: Sequence[float],
         temperature: Sequence[float],
+        distil: Sequence[float],
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> SubModels:
         """From one number per sub-model."""
-        c, m, a = (
+        c, m, a, k = (
             torch.tensor(x, device=device, dtype=dtype).view(-1, 1, 1)
-            for x in (scale, margin, share)
+            for x in (scale, margin, share, distil)
         )
-        return cls(c, m, a, tuple(temperature))
+        return cls(c, m, a, k, tuple(temperature), any(distil[:-1]))
+
+    def part(self, which: slice) -> SubModels:
+        """Some of them."""
+        return SubModels(
+            self.scale[which],
+            self.margin[which],
+            self.share[which],
+            self.distil[which],
+            self.temperature[which],
+            self.taught,
+        )

@@ -7,7 +7,7 @@ import pytest
 from medapps.embed.config import MedConfig
 
 
-@pytest.mark.parametrize("name", ["margin", "temperature"])
+@pytest.mark.parametrize("name", ["margin", "temperature", "distil"])
 def test_one_value_per_dim_or_one_for_all(name):
     assert getattr(MedConfig(dims=(4, 8), **{name: 3.0}), f"{name}s") == (3.0, 3.0)
     assert getattr(MedConfig(dims=(4, 8), **{name: (1.0, 2.0)}), f"{name}s") == (1.0, 2.0)

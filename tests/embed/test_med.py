@@ -19,9 +19,9 @@ F64 = torch.float64
 
 def models(
     scale=(2.0, 1.5, 1.0), margin=(4.0, 5.0, 6.0), share=(0.5, 1.0, 2.0), tau=(0.5, 1.0, 1.5),
-    dtype=F64,
+    distil=(0.0, 0.0, 0.0), dtype=F64,
 ) -> SubModels:  # fmt: skip
-    return SubModels.of(scale, margin, share, tau, torch.device("cpu"), dtype)
+    return SubModels.of(scale, margin, share, tau, distil[: len(scale)], torch.device("cpu"), dtype)
 
 
 def distances(n=3, b=5, k=1, seed=0) -> torch.Tensor:
@@ -249,21 +249,21 @@ def test_one_sub_model_is_the_plain_loss_whatever_the_switches():
 
 def test_the_full_size_teaches_prefixes_its_distribution():
     """Gradient of the distillation term against autograd on the plain formula."""
-    m, weights = models(), Weights(distil=0.7)
+    m, weights = models(distil=(0.7, 0.2, 9.0)), Weights()
     pos, neg = distances(b=4, k=1)[..., 0].requires_grad_(), distances(b=4, k=5).requires_grad_()
     scores = torch.cat([pos.unsqueeze(-1), neg], -1)
     log = torch.log_softmax(m.margin - m.scale * scores, -1)
     teacher = log[-1].detach()
     kl = (teacher.exp() * (teacher - log[:-1])).sum(-1).mean(-1)
-    truth = 0.7 * (kl * m.share[:-1, 0, 0]).sum()
+    truth = (kl * m.share[:-1, 0, 0] * torch.tensor([0.7, 0.2], dtype=F64)).sum()
     truth.backward()
     with torch.no_grad():
-        pull, plain = torch.zeros_like(pos), Weights()
+        pull = torch.zeros_like(pos)
         near = (pos.detach(), pull)
         with_kd = pairs(
             neg.clone(), m, weights, 4, None, like(neg.detach()), value=True, positive=near
         )
-        without = pairs(neg.clone(), m, plain, 4, None, like(neg.detach()), value=True)
+        without = pairs(neg.clone(), models(), weights, 4, None, like(neg.detach()), value=True)
     torch.testing.assert_close(with_kd[1], truth.detach())
     torch.testing.assert_close(with_kd[2] - without[2], neg.grad)
     torch.testing.assert_close(pull, pos.grad)
@@ -272,15 +272,15 @@ def test_the_full_size_teaches_prefixes_its_distribution():
 @pytest.mark.parametrize(
     "tau", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (2.0, 2.0, 2.0), (2.0, 1.0, 3.0)]
 )
-@pytest.mark.parametrize("distil", [0.0, 0.7])
+@pytest.mark.parametrize("distil", [(0.0, 0.0, 0.0), (0.7, 0.7, 0.7), (0.0, 0.7, 0.3)])
 @pytest.mark.parametrize("n", [1, 3])
 def test_the_quick_path_equals_the_general_one(tau, distil, n):
-    m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n], tau[:n])
+    m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n], tau[:n], distil)
     neg, near = distances(n=n, k=7, seed=3), distances(n=n)[..., 0]
     masked, rows = torch.tensor([2, 15, 16]), torch.tensor([0.5, 1.5, 1.0, 0.7, 1.3], dtype=F64)
     got = []
     for plain, general in ((False, True), (False, False), (True, False)):
-        weights = Weights(distil=distil, plain_powers=plain)
+        weights = Weights(plain_powers=plain)
         assert weights.quick
         pull = torch.zeros_like(near)
         _, _, grad = pairs(
@@ -304,9 +304,9 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
     """Inner products are distances of any sign; float32 equals float64."""
     near = -200 * distances(seed=5)[..., 0]
     neg = 30 * (distances(k=6, seed=4) - 10)
-    weights, got = Weights(distil=0.5), []
+    weights, got = Weights(), []
     for dtype in (F64, torch.float32):
-        m = models(tau=(2.0, 2.0, 2.0), dtype=dtype)
+        m = models(tau=(2.0, 2.0, 2.0), distil=(0.5, 0.5, 0.5), dtype=dtype)
         pull, far = torch.zeros_like(near, dtype=dtype), neg.to(dtype)
         positive = (near.to(dtype), pull)
         _, _, grad = pairs(far, m, weights, 5, None, like(far), value=False, positive=positive)
@@ -320,11 +320,11 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
 @pytest.mark.parametrize("plain", [False, True])
 def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
     m, near = (
-        models(tau=(2.0, 2.0, 2.0), dtype=torch.float32),
+        models(tau=(2.0, 2.0, 2.0), distil=(1.0, 1.0, 1.0), dtype=torch.float32),
         distances()[..., 0].float() + farther,
     )
     neg = torch.full((3, 5, 4), 500.0)
-    weights = Weights(distil=1.0, plain_powers=plain)
+    weights = Weights(plain_powers=plain)
     masked = torch.arange(8)  # every negative of the first two positives
     pull = torch.zeros_like(near)
     _, _, grad = pairs(neg, m, weights, 5, masked, like(neg), value=False, positive=(near, pull))
