@@ -100,12 +100,25 @@ class Job:
         """A remark on standard error."""
         self.console.print(text, highlight=False)
 
-    def settings(self, flags: Mapping[str, Any] | None = None) -> Settings:
-        """The resolved configuration; `flags` maps dotted keys to values, None when not given."""
+    @property
+    def given(self) -> set[str]:
+        """What --set names."""
+        return {item.partition("=")[0].strip() for item in self.sets}
+
+    def settings(
+        self,
+        flags: Mapping[str, Any] | None = None,
+        change: Callable[[Settings], Settings] | None = None,
+    ) -> Settings:
+        """The resolved configuration; `flags` maps dotted keys to values, None when not given, and
+        `change` has the last word.
+        """
         from medapps.config import dump_yaml, resolve
         from medapps.settings import Settings
 
         settings = resolve(Settings, file=self.config, sets=self.sets, flags=flags)
+        if change is not None:
+            settings = change(settings)
         if self.dump_config:
             typer.echo(dump_yaml(settings), nl=False)
             raise typer.Exit

@@ -25,6 +25,6 @@ def demo(
     from medapps.study.demo import DEMO
 
     job.config = job.config or DEMO
-    result = run_settings(job, job.settings(), quick=quick, out=out)
+    result = run_settings(job, quick=quick, out=out)
     result.show.append(f"Look at it: medapps ui --workspace {job.root}")
     return result

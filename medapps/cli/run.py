@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from medapps.cli.common import Job, Result, command
-
-if TYPE_CHECKING:
-    from medapps.settings import Settings
 
 
 @command("run", example="medapps run configs/skg_table.yaml --data ../data")
@@ -22,7 +20,10 @@ def run(
         typer.Option(envvar="MEDAPPS_DATA", help="Folder that holds the data sets by name."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One seed and a small budget, which the file may set.")
+        bool,
+        typer.Option(
+            "--quick", help="One seed and a small budget, which the file and --set may change."
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
@@ -30,12 +31,11 @@ def run(
 ) -> Result:
     """Run a study: every method, size, task and seed; what is finished is skipped."""
     job.config = file
-    return run_settings(job, job.settings(), data=data, quick=quick, out=out)
+    return run_settings(job, data=data, quick=quick, out=out)
 
 
 def run_settings(
     job: Job,
-    settings: Settings,
     *,
     data: Path | None = None,
     quick: bool = False,
@@ -49,8 +49,7 @@ def run_settings(
     from medapps.study.plan import shifted
     from medapps.study.run import Watch, run_study
 
-    if quick:
-        settings = reduced(settings)
+    settings = job.settings(change=partial(reduced, given=job.given) if quick else None)
     settings = shifted(settings, job.seed)
     with job.stopping() as stop, training_bar(job) as bar:
         done = run_study(job.bench, settings, data=data, watch=Watch(bar, stop))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from medapps.config import put, validate
@@ -54,8 +55,11 @@ def dims_of(settings: Settings, task: StudyTask, method: str) -> tuple[int, ...]
     return tuple(sorted(dims, reverse=True))
 
 
-def quick(settings: Settings) -> Settings:
-    """The same study with one seed and the small budget of study.quick, or else a tiny one."""
+def quick(settings: Settings, given: Collection[str] = ()) -> Settings:
+    """The same study with one seed and the small budget of study.quick, or else a tiny one.
+
+    What a user has `given` (section.key) stays as it is.
+    """
     study, ncf = settings.study, settings.recommend.ncf
     tiny: dict[str, Any] = {
         "train.epochs": min(settings.train.epochs, 3),
@@ -64,17 +68,14 @@ def quick(settings: Settings) -> Settings:
         "baseline.search.when": "off",
         "study.limit": min(study.limit or 1000, 1000),
     }
-    changes = tiny | study.quick
+    once = {"study.seeds": study.seeds[:1], "study.repeats": 1}
+    changes = tiny | once | study.quick
     data = [
         item.model_copy(update={"set": {k: v for k, v in item.set.items() if k not in changes}})
         for item in study.data
     ]
-    fixed = {
-        "study.name": f"{study.name}-quick",
-        "study.seeds": study.seeds[:1],
-        "study.repeats": 1,
-        "study.data": [item.plain() for item in data],
-    }
+    changes = {key: value for key, value in changes.items() if key not in given}
+    fixed = {"study.name": f"{study.name}-quick", "study.data": [item.plain() for item in data]}
     return _changed(settings, changes | fixed, "study.quick")
 
 

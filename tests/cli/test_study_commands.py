@@ -107,6 +107,12 @@ def test_compare_of_an_empty_workspace_says_what_to_run_first(tmp_path):
     assert (code, out) == (2, "") and "medapps run FILE" in err
 
 
+def test_the_dump_of_a_quick_study_has_its_budget_and_what_was_set(place):
+    words = ("--quick", "--set", "study.limit=7", "--dump-config")
+    code, out, _ = call("run", place / "toy.yaml", *words)
+    assert code == 0 and "name: toy-quick" in out and "limit: 7" in out
+
+
 def test_run_with_a_wrong_key_names_the_right_one(place, tmp_path):
     (tmp_path / "bad.yaml").write_text(STUDY.replace("methods", "method"))
     code, _, err = call("run", tmp_path / "bad.yaml", "--workspace", tmp_path / "ws")

@@ -83,3 +83,12 @@ def test_the_quick_budget_of_a_file_goes_before_the_tiny_one_and_before_a_data_s
     assert small.study.seeds == (4,) and small.study.dims == (10,) and small.study.limit == 1000
     for_data = settings_for(small, small.study.data[0])
     assert for_data.train.epochs == 8 and for_data.train.lr == 0.3
+
+
+def test_quick_leaves_what_the_user_has_given():
+    own = {"name": "wn18rr", "set": {"train.epochs": 24}}
+    study = {"data": [own], "seeds": [4, 5], "quick": {"train.epochs": 8, "train.lr": 0.7}}
+    whole = Settings.model_validate({"study": study, "train": {"epochs": 6, "lr": 0.1}})
+    small = quick(whole, given={"train.epochs", "study.seeds"})
+    assert settings_for(small, small.study.data[0]).train.epochs == 6
+    assert small.train.lr == 0.7 and small.study.seeds == (4, 5)
