@@ -91,6 +91,19 @@ def test_rows_that_keep_their_length_point_where_a_plain_step_would_take_them(na
         torch.testing.assert_close(mine[rows], truth)
 
 
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam"])
+def test_rounded_rows_keep_their_length_over_many_steps(name):
+    """Rounding errors of bfloat16, at most 2^-7 of a number, do not add up."""
+    mine = torch.nn.functional.normalize(table().float(), dim=1).mul_(2.0).to(torch.bfloat16)
+    ids, generator = torch.arange(len(mine)), torch.Generator().manual_seed(1)
+    optimiser = make_optimiser(name, mine, length=2.0)
+    for count in range(200):
+        grad = torch.randn(mine.shape, generator=generator)
+        optimiser.step(mine, ids, grad, 0.1, count)
+    lengths = mine.float().norm(dim=1)
+    torch.testing.assert_close(lengths, torch.full_like(lengths, 2.0), rtol=2**-7, atol=0)
+
+
 @pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
 def test_a_rate_multiplies_every_step(name):
     mine, other = table(), table()
