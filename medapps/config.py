@@ -89,14 +89,20 @@ def resolve(
     """Merge file < sets < flags; `flags` maps dotted keys to values, None means "not given"."""
     values: dict[str, Any] = read_yaml(file) if file else {}
     for item in sets:
-        key, equals, text = item.partition("=")
-        if not equals or not key:
-            raise MedappsError(f"--set takes section.key=value, not {item!r}.")
-        put(values, key.strip(), parse_yaml(text, f"--set {key}"))
+        key, text = split_set(item)
+        put(values, key, parse_yaml(text, f"--set {key}"))
     for key, value in (flags or {}).items():
         if value is not None:
             put(values, key, value)
     return validate(model, values, where=str(file) if file else "the configuration")
+
+
+def split_set(item: str) -> tuple[str, str]:
+    """Dotted key and text of one --set."""
+    key, equals, text = item.partition("=")
+    if not equals or not key:
+        raise MedappsError(f"--set takes section.key=value, not {item!r}.")
+    return key.strip(), text
 
 
 def put(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -103,7 +103,9 @@ class Job:
     @property
     def given(self) -> set[str]:
         """What --set names."""
-        return {item.partition("=")[0].strip() for item in self.sets}
+        from medapps.config import split_set
+
+        return {split_set(item)[0] for item in self.sets}
 
     def settings(
         self,
