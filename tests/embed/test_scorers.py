@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -155,6 +159,33 @@ def test_compiled_paired_sums_equal_those_of_other_devices(threads, monkeypatch)
         found.append((out, *slopes(rows(7, 5, 4), x, v, y)))
     for left, right in zip(*found, strict=True):
         close(left, right)
+
+
+THREADS = """
+import json, time, numba, numpy, torch
+torch.set_num_threads(1)
+from medapps.embed.kernels import fused
+found = []
+query, entity = (numpy.ones((n, 320), numpy.float32) for n in (512, 256))
+out = numpy.empty((2, 512, 256), numpy.float32)
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    fused.modulus_sums(query, entity, numpy.array([0, 40, 160]), out)
+    began = time.process_time()
+    for _ in range(10):
+        fused.modulus_sums(query, entity, numpy.array([0, 40, 160]), out)
+    took = time.process_time() - began
+    found.append([torch.get_num_threads(), numba.get_num_threads(), fused.MOST, took])
+print(json.dumps(found))
+"""
+
+
+def test_compiled_sums_use_torchs_threads_and_two_do_the_work_of_one():
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=True)
+    one, two = json.loads(done.stdout)
+    assert one[:2] == [1, 1]
+    assert two[:2] == [2, min(2, two[2])]
+    assert two[3] < 2.5 * one[3], "loops over parts of the rows must stay vectorised"
 
 
 def test_a_number_that_is_not_finite_is_not_lost_in_compiled_sums():

@@ -1,26 +1,48 @@
 """Compiled loops for what no matrix product gives: sums of absolute values over pairs of two sets.
 
 Torch would write every coordinate of every pair to memory, several times. Here a pair's sum stays
-in the processor's registers. A row is worked on by one thread, so that results do not depend on how
-many there are.
+in the processor's registers. Rows are shared out among as many threads as torch uses, each row to
+one of them, so that results do not depend on how many there are. Arrays come whole: over a slice
+whose rows lie apart the loops would not be vectorised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 
+import numba
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, prange
 
 from medapps.score.spec import EPSILON
 
 FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
 """Sums may be reordered and roots approximated to the last bits; a NaN stays a NaN."""
-compiled: Callable[[Callable[..., None]], Callable[..., None]] = njit(
-    nogil=True, cache=True, fastmath=FAST, error_model="numpy"
-)
+
+
+def _start_threads() -> int:
+    """How many threads there can be; to start them resets torch's number where both share them."""
+    threads = torch.get_num_threads()
+    most = numba.get_num_threads()
+    torch.set_num_threads(threads)
+    return int(most)
+
+
+MOST = _start_threads()
+
+
+def compiled(loop: Callable[..., None]) -> Callable[..., None]:
+    """The loop as machine code, its `prange` on as many threads as torch uses."""
+    fast = njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")(loop)
+
+    @wraps(loop)
+    def run(*arrays: object) -> None:
+        numba.set_num_threads(min(torch.get_num_threads(), MOST))
+        fast(*arrays)
+
+    return run
 
 
 def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: np.ndarray) -> None:
@@ -28,11 +50,7 @@ def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: n
     interleaved q (B, 2d) and e (N, 2d).
     """
     (x, y), ends, tiny = _parts(query), _columns(entity), query.dtype.type(EPSILON)
-
-    def work(rows: slice) -> None:
-        _sums(x[rows], y[rows], *ends, cuts, tiny, out[:, rows])
-
-    _by_rows(work, len(query))
+    _sums(x, y, *ends, cuts, tiny, out)
 
 
 def add_modulus_slopes(
@@ -43,19 +61,14 @@ def add_modulus_slopes(
     """
     (x, y), ends = _parts(rows), _columns(others)
     tiny, dx, dy = rows.dtype.type(EPSILON), np.empty_like(x), np.empty_like(y)
-
-    def work(some: slice) -> None:
-        _slopes(x[some], y[some], *ends, cuts, grad[:, some], tiny, dx[some], dy[some])
-
-    _by_rows(work, len(rows))
+    _slopes(x, y, *ends, cuts, grad, tiny, dx, dy)
     out[:, 0::2] += dx
     out[:, 1::2] += dy
 
 
 def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
     """out (B, N): sums of |x - v y| for x, v (B, d) and y (N, d)."""
-    zero = x.dtype.type(0)
-    _by_rows(lambda rows: _stretched(x[rows], v[rows], y, zero, out[rows]), len(x))
+    _stretched(x, v, y, x.dtype.type(0), out)
 
 
 def stretched_slopes(
@@ -64,22 +77,15 @@ def stretched_slopes(
     """Gradients of x, v (B, d) and y (N, d) for grad (B, N) of their sums."""
     zero, dx, dv, dy = x.dtype.type(0), np.empty_like(x), np.empty_like(v), np.empty_like(y)
     columns, back = [np.ascontiguousarray(part.T) for part in (x, v, y)], grad.T.copy()
-
-    def rows(some: slice) -> None:
-        _stretched_rows(x[some], v[some], columns[2], grad[some], zero, dx[some], dv[some])
-
-    def others(some: slice) -> None:
-        _stretched_others(y[some], columns[0], columns[1], back[some], zero, dy[some])
-
-    _by_rows(rows, len(x))
-    _by_rows(others, len(y))
+    _stretched_rows(x, v, columns[2], grad, zero, dx, dv)
+    _stretched_others(y, *columns[:2], back, zero, dy)
     return dx, dv, dy
 
 
 @compiled
 def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
     """Vectors run over the others: q (B, d), e (d, N), so that short segments are no slower."""
-    for b in range(qx.shape[0]):
+    for b in prange(qx.shape[0]):
         for j in range(out.shape[0]):
             total = out[j, b]
             total[:] = tiny - tiny
@@ -94,7 +100,7 @@ def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
 @compiled
 def _slopes(qx, qy, ex, ey, cuts, grad, tiny, dx, dy):  # type: ignore[no-untyped-def]
     """The same layout: a sum over N needs no memory."""
-    for b in range(qx.shape[0]):
+    for b in prange(qx.shape[0]):
         for j in range(grad.shape[0]):
             weight = grad[j, b]
             for c in range(cuts[j], cuts[j + 1]):
@@ -113,7 +119,7 @@ def _slopes(qx, qy, ex, ey, cuts, grad, tiny, dx, dy):  # type: ignore[no-untype
 @compiled
 def _stretched(x, v, y, zero, out):  # type: ignore[no-untyped-def]
     """Vectors run over coordinates."""
-    for b in range(x.shape[0]):
+    for b in prange(x.shape[0]):
         start, factor = x[b], v[b]
         for k in range(y.shape[0]):
             end, total = y[k], zero
@@ -125,7 +131,7 @@ def _stretched(x, v, y, zero, out):  # type: ignore[no-untyped-def]
 @compiled
 def _stretched_rows(x, v, y, grad, zero, dx, dv):  # type: ignore[no-untyped-def]
     """Vectors run over the others, y (d, N)."""
-    for b in range(x.shape[0]):
+    for b in prange(x.shape[0]):
         weight = grad[b]
         for c in range(x.shape[1]):
             start, factor, end = x[b, c], v[b, c], y[c]
@@ -141,7 +147,7 @@ def _stretched_rows(x, v, y, grad, zero, dx, dv):  # type: ignore[no-untyped-def
 @compiled
 def _stretched_others(y, x, v, grad, zero, dy):  # type: ignore[no-untyped-def]
     """Vectors run over the rows, x and v (d, B); grad is (N, B)."""
-    for k in range(y.shape[0]):
+    for k in prange(y.shape[0]):
         weight = grad[k]
         for c in range(y.shape[1]):
             start, factor, end = x[c], v[c], y[k, c]
@@ -160,14 +166,3 @@ def _parts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same as (d, k)."""
     return np.ascontiguousarray(rows.T[0::2]), np.ascontiguousarray(rows.T[1::2])
-
-
-def _by_rows(work: Callable[[slice], None], rows: int) -> None:
-    """Do `work` on all rows, a range of them on each of torch's threads."""
-    threads = max(1, min(torch.get_num_threads(), rows))
-    if threads == 1:
-        work(slice(0, rows))
-        return
-    cuts = np.linspace(0, rows, threads + 1).astype(int).tolist()
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, map(slice, cuts[:-1], cuts[1:])))
