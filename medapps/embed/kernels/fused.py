@@ -1,9 +1,9 @@
 """Compiled loops for what no matrix product gives: sums of absolute values over pairs of two sets.
 
 Torch would write every coordinate of every pair to memory, several times. Here a pair's sum stays
-in the processor's registers. Rows are shared out among as many threads as torch uses, each row to
-one of them, so that results do not depend on how many there are. Arrays come whole: over a slice
-whose rows lie apart the loops would not be vectorised.
+in the processor's registers. Rows, or coordinates, are shared out among as many threads as torch
+uses, each to one of them, so that results do not depend on how many there are. Arrays come whole:
+over a slice whose rows lie apart the loops would not be vectorised.
 """
 
 from __future__ import annotations
@@ -54,16 +54,22 @@ def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: n
 
 
 def add_modulus_slopes(
-    grad: np.ndarray, rows: np.ndarray, others: np.ndarray, cuts: np.ndarray, out: np.ndarray
+    grad: np.ndarray,
+    query: np.ndarray,
+    entity: np.ndarray,
+    cuts: np.ndarray,
+    dquery: np.ndarray,
+    dentity: np.ndarray,
 ) -> None:
-    """Add to out (B, 2d) the gradient of interleaved `rows` for grad (n, B, N) of their sums with
-    N `others`.
-    """
-    (x, y), ends = _parts(rows), _columns(others)
-    tiny, dx, dy = rows.dtype.type(EPSILON), np.empty_like(x), np.empty_like(y)
-    _slopes(x, y, *ends, cuts, grad, tiny, dx, dy)
-    out[:, 0::2] += dx
-    out[:, 1::2] += dy
+    """Add to dquery (B, 2d) and dentity (N, 2d) the gradients for grad (n, B, N) of their sums."""
+    ends = *_columns(query), *_columns(entity)
+    slopes = [np.zeros_like(end) for end in ends]
+    segment = np.repeat(np.arange(len(grad)), np.diff(cuts))  # of each coordinate
+    _slopes(*ends, segment, grad, query.dtype.type(EPSILON), *slopes)
+    for out, part, slope in zip(
+        (dquery, dquery, dentity, dentity), (0, 1, 0, 1), slopes, strict=True
+    ):
+        out[:, part::2] += slope.T
 
 
 def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
@@ -75,11 +81,10 @@ def stretched_slopes(
     grad: np.ndarray, x: np.ndarray, v: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gradients of x, v (B, d) and y (N, d) for grad (B, N) of their sums."""
-    zero, dx, dv, dy = x.dtype.type(0), np.empty_like(x), np.empty_like(v), np.empty_like(y)
-    columns, back = [np.ascontiguousarray(part.T) for part in (x, v, y)], grad.T.copy()
-    _stretched_rows(x, v, columns[2], grad, zero, dx, dv)
-    _stretched_others(y, *columns[:2], back, zero, dy)
-    return dx, dv, dy
+    ends = [np.ascontiguousarray(part.T) for part in (x, v, y)]
+    dx, dv, dy = slopes = [np.zeros_like(end) for end in ends]
+    _stretched_slopes(*ends, grad, x.dtype.type(0), *slopes)
+    return dx.T, dv.T, dy.T
 
 
 @compiled
@@ -98,22 +103,24 @@ def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _slopes(qx, qy, ex, ey, cuts, grad, tiny, dx, dy):  # type: ignore[no-untyped-def]
-    """The same layout: a sum over N needs no memory."""
-    for b in prange(qx.shape[0]):
-        for j in range(grad.shape[0]):
-            weight = grad[j, b]
-            for c in range(cuts[j], cuts[j + 1]):
-                x, y = qx[b, c], qy[b, c]
-                u, v = ex[c], ey[c]
-                along, across = tiny - tiny, tiny - tiny
-                for k in range(len(weight)):
-                    real, imaginary = x - u[k], y - v[k]
-                    slope = weight[k] / np.sqrt(real * real + imaginary * imaginary + tiny)
-                    along += real * slope
-                    across += imaginary * slope
-                dx[b, c] = along
-                dy[b, c] = across
+def _slopes(qx, qy, ex, ey, segment, grad, tiny, dqx, dqy, dex, dey):  # type: ignore[no-untyped-def]
+    """A coordinate at a time, q (d, B) and e (d, N), so that both ends share one root."""
+    for c in prange(qx.shape[0]):
+        u, v, du, dv = ex[c], ey[c], dex[c], dey[c]
+        for b in range(qx.shape[1]):
+            x, y, weight = qx[c, b], qy[c, b], grad[segment[c], b]
+            along, across = tiny - tiny, tiny - tiny
+            for k in range(len(weight)):
+                real, imaginary = x - u[k], y - v[k]
+                slope = weight[k] / np.sqrt(real * real + imaginary * imaginary + tiny)
+                real *= slope
+                imaginary *= slope
+                along += real
+                across += imaginary
+                du[k] -= real
+                dv[k] -= imaginary
+            dqx[c, b] = along
+            dqy[c, b] = across
 
 
 @compiled
@@ -129,33 +136,20 @@ def _stretched(x, v, y, zero, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _stretched_rows(x, v, y, grad, zero, dx, dv):  # type: ignore[no-untyped-def]
-    """Vectors run over the others, y (d, N)."""
-    for b in prange(x.shape[0]):
-        weight = grad[b]
-        for c in range(x.shape[1]):
-            start, factor, end = x[b, c], v[b, c], y[c]
+def _stretched_slopes(x, v, y, grad, zero, dx, dv, dy):  # type: ignore[no-untyped-def]
+    """A coordinate at a time, x and v (d, B), y (d, N)."""
+    for c in prange(x.shape[0]):
+        end, back = y[c], dy[c]
+        for b in range(x.shape[1]):
+            start, factor, weight = x[c, b], v[c, b], grad[b]
             along, across = zero, zero
             for k in range(len(weight)):
                 slope = weight[k] if start > factor * end[k] else -weight[k]
                 along += slope
                 across -= slope * end[k]
-            dx[b, c] = along
-            dv[b, c] = across
-
-
-@compiled
-def _stretched_others(y, x, v, grad, zero, dy):  # type: ignore[no-untyped-def]
-    """Vectors run over the rows, x and v (d, B); grad is (N, B)."""
-    for k in prange(y.shape[0]):
-        weight = grad[k]
-        for c in range(y.shape[1]):
-            start, factor, end = x[c], v[c], y[k, c]
-            total = zero
-            for b in range(len(weight)):
-                slope = weight[b] if start[b] > factor[b] * end else -weight[b]
-                total -= slope * factor[b]
-            dy[k, c] = total
+                back[k] -= slope * factor
+            dx[c, b] = along
+            dv[c, b] = across
 
 
 def _parts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -108,8 +108,7 @@ def _add_slopes(
     from medapps.embed.kernels import fused
 
     q, e, cuts = query.numpy(), entity.numpy(), np.array(_complex(bounds))
-    fused.add_modulus_slopes(grad.numpy(), q, e, cuts, dquery.numpy())
-    fused.add_modulus_slopes(grad.mT.contiguous().numpy(), e, q, cuts, dentity.numpy())
+    fused.add_modulus_slopes(grad.numpy(), q, e, cuts, dquery.numpy(), dentity.numpy())
 
 
 def _add_block_slopes(
