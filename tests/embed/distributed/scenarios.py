@@ -48,6 +48,10 @@ CONFIGS = {
     "lonely": MedConfig(**SMALL | {"batch": len(GRAPH.train) // 4}, **QUIET | {"lr": 0.05}),
 }
 """The last one has fewer positives than ranks in its last batch."""
+SEED = 3
+"""With 0, relation 4 of `pairre` gets gradients that all but cancel: changing start values by one
+rounding then moves it by 4e-5 on one rank too, here by 6e-7.
+"""
 WIRED = ("counts", "ids", "rows", "gradients", "relations")
 
 
@@ -97,7 +101,9 @@ def main(folder: Path) -> None:
         result: dict = {"losses": {}, "sent": {}, "rows": {}, "refused": {}}
         for name, config in CONFIGS.items():
             with watched() as (losses, sent, rows):
-                train_sharded(group, GRAPH, config, out / name, checkpoint_dir=out / "state")
+                train_sharded(
+                    group, GRAPH, config, out / name, seed=SEED, checkpoint_dir=out / "state"
+                )
             result["losses"][name] = losses
             result["sent"][name] = group.gather(sent)
             result["rows"][name] = group.gather(sorted(rows))
@@ -117,7 +123,13 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
     if group.world == 2:
         try:
             train_sharded(
-                group, GRAPH, config, out / "none", checkpoint_dir=left, stop=stop_after(13)
+                group,
+                GRAPH,
+                config,
+                out / "none",
+                seed=SEED,
+                checkpoint_dir=left,
+                stop=stop_after(13),
             )
         except Interrupted:
             result["interrupted"] = True
@@ -133,7 +145,9 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
                 file.write_bytes(file.read_bytes()[:-1] + b"x")
         group.gather(None)
         with watched() as (losses, _, _):
-            train_sharded(group, graph, config, out / change, checkpoint_dir=state, resume=True)
+            train_sharded(
+                group, graph, config, out / change, seed=SEED, checkpoint_dir=state, resume=True
+            )
         result["losses"][change] = losses
 
     go_on("resumed")

@@ -18,7 +18,7 @@ from medapps.embed.negatives import sampler_of
 from medapps.embed.score import make_scorer
 from medapps.embed.train import train_med
 from tests.embed.distributed.launch import launch
-from tests.embed.distributed.scenarios import CONFIGS, GRAPH, main, watched
+from tests.embed.distributed.scenarios import CONFIGS, GRAPH, SEED, main, watched
 
 WORLDS = (2, 1, 3)  # two ranks leave the checkpoint from which the others go on
 
@@ -51,7 +51,7 @@ def ordinary() -> dict[str, tuple[list, Embedding]]:
     out = {}
     for name, config in CONFIGS.items():
         with watched() as (losses, _, _):
-            made = train_med(GRAPH, config)
+            made = train_med(GRAPH, config, seed=SEED)
         out[name] = losses, made
     return out
 
@@ -147,7 +147,7 @@ def test_bad_input_is_refused_on_every_rank(launched, what, sentence):
 def test_bytes_on_the_wire_are_those_of_the_formula(launched, name, world):
     """What the ranks counted while sending equals what the ids alone predict."""
     config = CONFIGS[name]
-    whole = sampler_of(GRAPH.train, len(GRAPH.entities), config, 0, None)  # masks do not travel
+    whole = sampler_of(GRAPH.train, len(GRAPH.entities), config, SEED, None)  # masks do not travel
     counted = launched[world]["sent"][name]  # rank, step
     width, relation_width, _ = make_scorer(config.scorer, config.norm).widths(16)
     for step in range(len(counted[0])):
