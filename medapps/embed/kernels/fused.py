@@ -66,10 +66,9 @@ def add_modulus_slopes(
     slopes = [np.zeros_like(end) for end in ends]
     segment = np.repeat(np.arange(len(grad)), np.diff(cuts))  # of each coordinate
     _slopes(*ends, segment, grad, query.dtype.type(EPSILON), *slopes)
-    for out, part, slope in zip(
-        (dquery, dquery, dentity, dentity), (0, 1, 0, 1), slopes, strict=True
-    ):
-        out[:, part::2] += slope.T
+    for out, (real, imaginary) in ((dquery, slopes[:2]), (dentity, slopes[2:])):
+        out[:, 0::2] += real.T
+        out[:, 1::2] += imaginary.T
 
 
 def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
