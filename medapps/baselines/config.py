@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from medapps.config import Config
 
@@ -26,6 +26,8 @@ class SearchConfig(Config):
     """Penalties that are tried next, as multiples of the default one, where there is one."""
     rates: tuple[PositiveFloat, ...] = (0.5, 2.0)
     """Learning rates that are tried last, as multiples of the size's default one."""
+    further: NonNegativeInt = 4
+    """How often a row of values goes on, by its last ratio, where the best one is at its end."""
     epochs: PositiveInt = 5
     """Passes of a trial."""
     triples: PositiveInt = 1000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from medapps.baselines.config import SearchConfig
@@ -92,6 +93,8 @@ class Choice:
     penalty: float
     seconds: float = 0.0
     trials: tuple[dict[str, float], ...] = ()
+    at_edge: tuple[str, ...] = ()
+    """What is still best at an edge of all that was tried: more of it might be better."""
 
 
 def choose(
@@ -101,8 +104,12 @@ def choose(
     search: SearchConfig,
     seed: int,
     stop: Callable[[], bool] | None = None,
+    file: Path | None = None,
 ) -> Choice:
-    """The best margin by validation MRR, with it the best penalty, with both the best rate."""
+    """The best margin by validation MRR, with it the best penalty, with both the best rate.
+
+    Trials are kept in `file`, so that a search that was cut off goes on.
+    """
     start = alone(train, dim)
     if search.when == "on" and not len(graph.valid):
         raise MedappsError(
@@ -111,38 +118,78 @@ def choose(
         )
     if search.when == "off" or not len(graph.valid):
         return Choice(start.margins[-1], start.lr, start.penalty)
-    trials: dict[tuple[float, float, float], dict[str, float]] = {}
+    trials = json.loads(file.read_text()) if file and file.exists() else []
+    known = {(t["margin"], t["penalty"], t["lr"]): t["valid_mrr"] for t in trials}
 
     def trial(margin: float, penalty: float, lr: float) -> float:
         at = (margin, penalty, lr)
-        if at not in trials:
+        if at not in known:
             short = {"epochs": search.epochs, "every": search.epochs}
             given = short | {"valid_triples": search.triples}
             config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **given)
             figures = train_med(graph, config, seed=seed, run=NO_RUN, stop=stop).metrics
-            trials[at] = {
-                "margin": margin,
-                "penalty": penalty,
-                "lr": lr,
-                "valid_mrr": figures["best_valid_mrr"],
-                "seconds": figures["train_seconds"],
-            }
-        return trials[at]["valid_mrr"]
+            known[at] = figures["best_valid_mrr"]
+            one = {"margin": margin, "penalty": penalty, "lr": lr, "valid_mrr": known[at]}
+            trials.append(one | {"seconds": figures["train_seconds"]})
+            if file:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_text(file, json.dumps(trials))
+        return known[at]
 
-    margins = [start.margins[-1] * factor for factor in search.margins]
-    margin = max(margins, key=lambda value: trial(value, start.penalty, start.lr))
-    penalties = [start.penalty * factor for factor in (1.0, *search.penalties)]
-    penalty = max(penalties, key=lambda value: trial(margin, value, start.lr))
-    rates = [start.lr * factor for factor in (1.0, *search.rates)]
-    lr = max(rates, key=lambda value: trial(margin, penalty, value))
-    seconds = sum(item["seconds"] for item in trials.values())
-    return Choice(margin, lr, penalty, seconds, tuple(trials.values()))
+    at_edge = []
+
+    def best(
+        name: str, usual: float, factors: Iterable[float], by: Callable[[float], float]
+    ) -> float:
+        value, inside = highest([usual * factor for factor in factors], by, search.further)
+        if not inside:
+            at_edge.append(name)
+        return value
+
+    margin = best(
+        "margin", start.margins[-1], search.margins, lambda m: trial(m, start.penalty, start.lr)
+    )
+    penalty = best(
+        "penalty", start.penalty, (1.0, *search.penalties), lambda p: trial(margin, p, start.lr)
+    )
+    lr = best("lr", start.lr, (1.0, *search.rates), lambda r: trial(margin, penalty, r))
+    seconds = sum(item["seconds"] for item in trials)
+    return Choice(margin, lr, penalty, seconds, tuple(trials), tuple(at_edge))
+
+
+def highest(
+    values: Iterable[float], by: Callable[[float], float], further: int
+) -> tuple[float, bool]:
+    """The value with the highest `by`, and whether lower values lie on both sides of it.
+
+    While it is the smallest or the largest, the row goes on there by its last ratio, at most
+    `further` times. A row of one value has no sides to look at.
+    """
+    row = sorted(set(values))
+    value = max(row, key=by)
+    for _ in range(further):
+        if len(row) > 1 and value == row[0]:
+            row.insert(0, value * value / row[1])
+        elif len(row) > 1 and value == row[-1]:
+            row.append(value * value / row[-2])
+        else:
+            break
+        value = max(row, key=by)
+    return value, len(row) == 1 or row[0] < value < row[-1]
 
 
 def direct(order: Order) -> Crop:
     """DT: the size trained alone, with its own margin, penalty and rate."""
     watch = order.watch
-    choice = _choice(order)
+    choice = choose(
+        order.graph,
+        order.train,
+        order.dim,
+        order.config.search,
+        order.seed,
+        watch.asked,
+        watch.folder and watch.folder / f"dt-{order.dim}-trials.json",
+    )
     config = alone(
         order.train, order.dim, margin=choice.margin, lr=choice.lr, penalty=choice.penalty
     )
@@ -162,23 +209,10 @@ def direct(order: Order) -> Crop:
         "penalty": choice.penalty,
         "search_seconds": choice.seconds,
         "search_trials": list(choice.trials),
+        "search_at_edge": list(choice.at_edge),
         "epochs": config.epochs,
     }
     seconds = float(embedding.metrics["train_seconds"])
     crop = embedding.crop(order.dim)
     entities = crop.rows(slice(None))
     return crop_of(order, entities, crop.relations, crop.spec, seconds, None, about)
-
-
-def _choice(order: Order) -> Choice:
-    """What is searched; a training that goes on after a stop keeps what it began with."""
-    file = order.watch.folder and order.watch.folder / f"dt-{order.dim}-choice.json"
-    if file and file.exists():
-        kept = json.loads(file.read_text())
-        return Choice(**kept | {"trials": tuple(kept["trials"])})
-    search, asked = order.config.search, order.watch.asked
-    choice = choose(order.graph, order.train, order.dim, search, order.seed, asked)
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(asdict(choice)))
-    return choice

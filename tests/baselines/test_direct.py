@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
-from medapps.baselines.direct import alone, choose, default_rate
+from medapps.baselines.direct import alone, choose, default_rate, highest
 from medapps.baselines.make import make_baseline
 from medapps.embed.config import MedConfig
 from medapps.embed.train import train_med
@@ -71,7 +71,7 @@ def test_a_model_alone_is_penalised_for_one_loss_of_scores_that_are_not_stretche
 
 
 def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
-    search = SearchConfig(margins=(0.5, 2.0), rates=(3.0,), epochs=2, triples=50)
+    search = SearchConfig(margins=(0.5, 2.0), rates=(3.0,), further=0, epochs=2, triples=50)
     config = BaselineConfig(search=search)
     crop = make_baseline("dt", graph, 8, config, train=train, seed=3)
     trials, rate = crop.about["search_trials"], default_rate(train, 8)
@@ -90,7 +90,9 @@ def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
 
 def test_a_penalty_is_searched_between_margin_and_rate_and_students_take_it(graph):
     train = MedConfig(dims=(4, 8), scorer="simple", penalty=0.5, epochs=1, batch=128, threads=1)
-    search = SearchConfig(margins=(1.0,), penalties=(0.01,), rates=(2.0,), epochs=1, triples=50)
+    search = SearchConfig(
+        margins=(1.0,), penalties=(0.01,), rates=(2.0,), further=0, epochs=1, triples=50
+    )
     config = BaselineConfig(search=search)
     teacher = make_baseline("dt", graph, 8, config, train=train)
     rate, trials = default_rate(train, 8), teacher.about["search_trials"]
@@ -101,6 +103,57 @@ def test_a_penalty_is_searched_between_margin_and_rate_and_students_take_it(grap
     forced = replace(teacher, about=teacher.about | {"penalty": 0.125})
     student = make_baseline("bkd", graph, 4, config, train=train, teacher=forced)
     assert student.about["penalty"] == pytest.approx(0.125 / 2**0.5)  # as the default of 4 to 8
+
+
+@pytest.mark.parametrize(
+    ("peak", "further", "found"),
+    [
+        (1.0, 4, (1.0, True)),  # between lower ones: nothing more is tried
+        (8.0, 4, (8.0, True)),  # 4 and 8 are best at the end, 16 is lower
+        (0.25, 4, (0.25, True)),  # the other way
+        (64.0, 4, (32.0, False)),  # four steps beyond 2 do not reach it
+        (8.0, 0, (2.0, False)),
+    ],
+)
+def test_a_row_goes_on_where_its_end_is_best(peak, further, found):
+    asked = []
+
+    def by(value: float) -> float:
+        asked.append(value)
+        return -abs(np.log(value / peak))
+
+    assert highest([1.0, 0.5, 2.0], by, further) == found
+    assert max(asked) <= max(2.0, 2 * found[0]) and min(asked) >= min(0.5, found[0] / 2)
+
+
+def test_a_single_value_is_taken_as_it_is():
+    assert highest([3.0], abs, 4) == (3.0, True)
+    assert highest([0.0, 0.0], abs, 4) == (0.0, True)  # multiples of a penalty that is not there
+
+
+def test_search_goes_on_beyond_its_grid_and_says_where_it_ended(graph, train):
+    search = SearchConfig(margins=(1.0,), rates=(0.01, 0.1), further=2, epochs=2, triples=50)
+    choice = choose(graph, train, 8, search, seed=3)
+    rate = default_rate(train, 8)
+    tried = [trial["lr"] / rate for trial in choice.trials]
+    assert sorted(tried[:3]) == pytest.approx([0.01, 0.1, 1.0])
+    assert tried[3] == pytest.approx(10.0)  # a hundredth of a rate learns nothing in two passes
+    assert choice.lr == max(choice.trials, key=lambda t: t["valid_mrr"])["lr"]
+    assert choice.at_edge == (("lr",) if choice.lr == max(t["lr"] for t in choice.trials) else ())
+
+
+def test_a_search_that_was_cut_off_keeps_its_trials(graph, train, tmp_path):
+    search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=1, triples=50)
+    file = tmp_path / "deep" / "trials.json"
+    whole = choose(graph, train, 8, search, seed=3, file=file)
+    kept = json.loads(file.read_text())
+    assert kept == list(whole.trials) and len(kept) == 3
+    marked = [trial | {"seconds": 100.0} for trial in kept[:2]]
+    file.write_text(json.dumps(marked))
+    again = choose(graph, train, 8, search, seed=3, file=file)
+    assert [t["seconds"] for t in again.trials[:2]] == [100.0, 100.0]  # not made once more
+    assert again.trials[2]["valid_mrr"] == kept[2]["valid_mrr"]
+    assert (again.margin, again.lr) == (whole.margin, whole.lr)
 
 
 def test_search_without_validation_triples(train):
