@@ -43,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(workspace: Path, *words: str, track: bool = False) -> tuple[int, dict, str]:
     sets = [word for item in QUICK for word in ("--set", item)]
     more = ["--workspace", str(workspace), "--json", *([] if track else ["--no-track"])]
-    result = CliRunner().invoke(app, ["baseline", *words, *sets, *more])
+    result = CliRunner().invoke(app, ["baseline", *sets, *words, *more])
     return result.exit_code, json.loads(result.stdout), result.stderr
 
 
@@ -118,3 +118,10 @@ def test_wrong_input_ends_with_2_and_leaves_nothing(
 def test_an_empty_workspace_says_what_to_do(tmp_path: Path) -> None:
     code, values, _ = run(tmp_path, "pca", "--dim", "4")
     assert code == 2 and "--kg" in values["error"]
+
+
+def test_a_search_that_ends_at_an_edge_is_said(data: Path, tmp_path: Path) -> None:
+    asked = ["when=on", "margins=[1]", "rates=[0.001]", "further=0", "epochs=1", "triples=20"]
+    sets = [word for item in asked for word in ("--set", f"baseline.search.{item}")]
+    code, found, _ = run(tmp_path, "dt", "--dim", "4", "--kg", str(data), *sets)
+    assert code == 0 and found["search_at_edge"] == ["lr"]
