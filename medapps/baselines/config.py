@@ -32,6 +32,10 @@ class SearchConfig(Config):
     """Passes of a trial."""
     triples: PositiveInt = 1000
     """Validation triples that a trial ranks."""
+    seed: NonNegativeInt = 0
+    """Seed of the trials, whatever that of the training: trainings with several seeds have the same
+    settings, as those of MED have, and differ by chance alone.
+    """
 
 
 class ExtractConfig(Config):

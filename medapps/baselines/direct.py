@@ -17,7 +17,7 @@ from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.score.rules import RULES
 from medapps.score.spec import SUMS
-from medapps.store import write_text
+from medapps.store import digest_of, write_text
 from medapps.tracking import NO_RUN
 
 ALONE: dict[str, Any] = {
@@ -102,13 +102,12 @@ def choose(
     train: MedConfig,
     dim: int,
     search: SearchConfig,
-    seed: int,
     stop: Callable[[], bool] | None = None,
-    file: Path | None = None,
+    folder: Path | None = None,
 ) -> Choice:
     """The best margin by validation MRR, with it the best penalty, with both the best rate.
 
-    Trials are kept in `file`, so that a search that was cut off goes on.
+    Trials are kept in `folder`: a search that was cut off goes on, and is made once for all seeds.
     """
     start = alone(train, dim)
     if search.when == "on" and not len(graph.valid):
@@ -118,6 +117,8 @@ def choose(
         )
     if search.when == "off" or not len(graph.valid):
         return Choice(start.margins[-1], start.lr, start.penalty)
+    key = digest_of([graph.digest, start.plain(), search.plain()])[:16]
+    file = folder and folder / f"{key}.json"
     trials = json.loads(file.read_text()) if file and file.exists() else []
     known = {(t["margin"], t["penalty"], t["lr"]): t["valid_mrr"] for t in trials}
 
@@ -127,7 +128,7 @@ def choose(
             short = {"epochs": search.epochs, "every": search.epochs}
             given = short | {"valid_triples": search.triples}
             config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **given)
-            figures = train_med(graph, config, seed=seed, run=NO_RUN, stop=stop).metrics
+            figures = train_med(graph, config, seed=search.seed, run=NO_RUN, stop=stop).metrics
             known[at] = figures["best_valid_mrr"]
             one = {"margin": margin, "penalty": penalty, "lr": lr, "valid_mrr": known[at]}
             trials.append(one | {"seconds": figures["train_seconds"]})
@@ -181,15 +182,8 @@ def highest(
 def direct(order: Order) -> Crop:
     """DT: the size trained alone, with its own margin, penalty and rate."""
     watch = order.watch
-    choice = choose(
-        order.graph,
-        order.train,
-        order.dim,
-        order.config.search,
-        order.seed,
-        watch.asked,
-        watch.folder and watch.folder / f"dt-{order.dim}-trials.json",
-    )
+    search = order.config.search
+    choice = choose(order.graph, order.train, order.dim, search, watch.asked, watch.searches)
     config = alone(
         order.train, order.dim, margin=choice.margin, lr=choice.lr, penalty=choice.penalty
     )

@@ -52,6 +52,8 @@ class Watch:
     stop: Callable[[], int] | None = None
     folder: Path | None = None
     """Where a state to go on from is kept."""
+    searches: Path | None = None
+    """Where the trials of searches are kept."""
 
     def asked(self) -> bool:
         """Has someone asked to stop?"""

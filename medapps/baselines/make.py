@@ -107,16 +107,18 @@ def make_baseline(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], int] | None = None,
     checkpoint_dir: Path | None = None,
+    searches: Path | None = None,
 ) -> Crop:
     """The crop of size `dim` that a baseline makes of a graph; equal seeds give equal crops.
 
     `train` says what the baselines share with MED. Without a `teacher` (a crop of dt) one of
     teacher_dim is trained first; `earlier(name, dim)` may give the steps before from a cache. With
-    `checkpoint_dir` a training that was cut off goes on from the state that it left there.
+    `checkpoint_dir` a training that was cut off goes on from the state that it left there; trials
+    of settings in the folder `searches` are not made again.
     """
     config, train = config or BaselineConfig(), train or MedConfig()
     check_order(name, dim, teacher.dim if teacher else teacher_dim(config, train))
-    watch = Watch(run, progress, stop, checkpoint_dir)
+    watch = Watch(run, progress, stop, checkpoint_dir, searches)
     order = Order(name, graph, dim, config, train, seed, watch, teacher, earlier)
     if name != "dt" and teacher is None:
         size = teacher_dim(config, train)

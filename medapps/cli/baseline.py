@@ -63,9 +63,9 @@ def baseline(
         "dim": crop.dim,
         **{key: crop.about[key] for key in kept if key in crop.about},
     }
-    lines = [facts(values), f"Next: medapps label, recommend --method {name}."]
+    after = f"Next: medapps label, recommend --method {name}."
     if open_ends := crop.about.get("search_at_edge"):
         said = " and ".join(open_ends)
-        lines.insert(1, f"The search ended at its last {said}; see baseline.search.further.")
+        after = f"The search ended at its last {said}; see baseline.search.further. {after}"
         values["search_at_edge"] = open_ends
-    return Result(values, lines)
+    return Result(values, [facts(values), after])

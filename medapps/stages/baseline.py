@@ -102,6 +102,7 @@ def baseline_stage(
                 progress=progress,
                 stop=stop,
                 checkpoint_dir=checkpoints,
+                searches=bench.workspace.root / "searches",
             )
         crop.save(folder, config=settings, parents=dict(parents), force=True)
         shutil.rmtree(checkpoints, ignore_errors=True)

@@ -133,7 +133,7 @@ def test_a_single_value_is_taken_as_it_is():
 
 def test_search_goes_on_beyond_its_grid_and_says_where_it_ended(graph, train):
     search = SearchConfig(margins=(1.0,), rates=(0.01, 0.1), further=2, epochs=2, triples=50)
-    choice = choose(graph, train, 8, search, seed=3)
+    choice = choose(graph, train, 8, search)
     rate = default_rate(train, 8)
     tried = [trial["lr"] / rate for trial in choice.trials]
     assert sorted(tried[:3]) == pytest.approx([0.01, 0.1, 1.0])
@@ -144,21 +144,35 @@ def test_search_goes_on_beyond_its_grid_and_says_where_it_ended(graph, train):
 
 def test_a_search_that_was_cut_off_keeps_its_trials(graph, train, tmp_path):
     search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=1, triples=50)
-    file = tmp_path / "deep" / "trials.json"
-    whole = choose(graph, train, 8, search, seed=3, file=file)
+    whole = choose(graph, train, 8, search, folder=tmp_path / "deep")
+    (file,) = (tmp_path / "deep").iterdir()
     kept = json.loads(file.read_text())
     assert kept == list(whole.trials) and len(kept) == 3
-    marked = [trial | {"seconds": 100.0} for trial in kept[:2]]
-    file.write_text(json.dumps(marked))
-    again = choose(graph, train, 8, search, seed=3, file=file)
+    file.write_text(json.dumps([trial | {"seconds": 100.0} for trial in kept[:2]]))
+    again = choose(graph, train, 8, search, folder=tmp_path / "deep")
     assert [t["seconds"] for t in again.trials[:2]] == [100.0, 100.0]  # not made once more
     assert again.trials[2]["valid_mrr"] == kept[2]["valid_mrr"]
     assert (again.margin, again.lr) == (whole.margin, whole.lr)
 
 
+def test_trainings_with_several_seeds_share_one_search(graph, train, tmp_path):
+    search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=1, triples=50)
+    config = BaselineConfig(search=search)
+    first, second = (
+        make_baseline("dt", graph, 8, config, train=train, seed=seed, searches=tmp_path)
+        for seed in (1, 2)
+    )
+    assert first.about["search_trials"] == second.about["search_trials"]  # their seconds too
+    assert len(list(tmp_path.iterdir())) == 1
+    assert not np.array_equal(first.entities, second.entities)
+    other = SearchConfig(**search.model_dump() | {"seed": 5})
+    assert choose(graph, train, 8, other, folder=tmp_path).trials != first.about["search_trials"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_search_without_validation_triples(train):
     bare = make_graph(valid=0)
-    choice = choose(bare, train, 8, SearchConfig(), 0)
+    choice = choose(bare, train, 8, SearchConfig())
     assert (choice.margin, choice.lr, choice.trials) == (2.0, default_rate(train, 8), ())
     with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
-        choose(bare, train, 8, SearchConfig(when="on"), 0)
+        choose(bare, train, 8, SearchConfig(when="on"))
