@@ -56,6 +56,10 @@ class KdConfig(Config):
     """Weight of the soft part: bkd adds it to the hard loss."""
     share: Share = 0.5
     """Share of the soft part: ta takes (1 - share) hard + share soft."""
+    margin: Literal["own", "teacher"] = "own"
+    """Margin of the hard loss: that of the student's size, or the teacher's, which may be too large
+    for a small model; the soft part does not know margins.
+    """
 
 
 class TaConfig(Config):

@@ -1,7 +1,7 @@
 """BKD, TA, DualDE and IterDE: a student from random start values under a teacher.
 
 Every hop has the epochs of a direct training (DualDE's second stage comes on top), its batches and
-negatives, and the teacher's margin and penalty, so that raw scores of both can be compared.
+negatives, and the teacher's penalty; DualDE and IterDE, which compare raw scores, also its margin.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from medapps.crop.crop import Crop
 from medapps.embed.config import MedConfig
 
 
-def settings_of(order: Order, teacher: Crop) -> MedConfig:
-    """A direct training of the student's size with the teacher's margin, and with its penalty made
-    smaller as the default would be.
+def settings_of(order: Order, teacher: Crop, margin: str = "teacher") -> MedConfig:
+    """A direct training of the student's size with the teacher's margin or its own, and with the
+    teacher's penalty made smaller as the default would be.
     """
     train, dim = order.train, order.dim
     penalty = teacher.about.get("penalty", default_penalty(train, teacher.dim))
     smaller = (dim / teacher.dim) ** train.scale_power
-    return alone(train, dim, margin=teacher.spec.margin, penalty=penalty * smaller)
+    taken = teacher.spec.margin if margin == "teacher" else None
+    return alone(train, dim, margin=taken, penalty=penalty * smaller)
 
 
 def bkd(order: Order) -> Crop:
     """Hard loss plus the divergence from the teacher's distribution."""
-    config, kd = settings_of(order, order.teacher), order.config.kd
+    kd = order.config.kd
+    config = settings_of(order, order.teacher, kd.margin)
     loss = kd_loss(config, kd.temperature, 1.0, kd.weight)
     learned = _distill(order, order.teacher, config, Phase(config.epochs, loss))
     return _crop(order, learned, order.teacher)
@@ -45,7 +47,8 @@ def ta(order: Order) -> Crop:
 
 
 def _classic(order: Order, teacher: Crop, about: dict[str, Any]) -> Crop:
-    config, kd = settings_of(order, teacher), order.config.kd
+    kd = order.config.kd
+    config = settings_of(order, teacher, kd.margin)
     loss = kd_loss(config, kd.temperature, 1 - kd.share, kd.share)
     return _crop(
         order, _distill(order, teacher, config, Phase(config.epochs, loss)), teacher, about

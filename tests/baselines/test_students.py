@@ -71,6 +71,18 @@ def test_a_student_that_ignores_its_teacher_is_trained_directly(
     np.testing.assert_allclose(student.relations, alone.relations, atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "margin", "found"),
+    [("bkd", "own", 1.0), ("bkd", "teacher", 3.0), ("ta", "own", 1.0), ("iterde", "own", 3.0)],
+)
+def test_only_students_that_compare_raw_scores_need_the_teachers_margin(graph, name, margin, found):
+    train = short(epochs=1, dims=(4, 16)).model_copy(update={"margin": (1.0, 3.0)})
+    config = BaselineConfig(search=QUIET, kd=KdConfig(margin=margin))
+    teacher = make_baseline("dt", graph, 16, config, train=train)
+    student = make_baseline(name, graph, 4, config, train=train, teacher=teacher)
+    assert (teacher.spec.margin, student.spec.margin) == (3.0, found)
+
+
 def test_a_student_drops_the_coordinates_that_a_direct_training_drops(graph):
     train = short().model_copy(update={"scorer": "pairre", "drop": 0.4})
     config = BaselineConfig(search=QUIET, kd=KdConfig(weight=0.0))
