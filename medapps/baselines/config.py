@@ -29,7 +29,9 @@ class SearchConfig(Config):
     further: NonNegativeInt = 4
     """How often a row of values goes on, by its last ratio, where the best one is at its end."""
     epochs: PositiveInt = 5
-    """Passes of a trial."""
+    """Passes of a trial of the largest size; smaller ones, which cost less, get as many more, up to
+    those of the training.
+    """
     triples: PositiveInt = 1000
     """Validation triples that a trial ranks."""
     seed: NonNegativeInt = 0

@@ -119,14 +119,14 @@ def choose(
         return Choice(start.margins[-1], start.lr, start.penalty)
     key = digest_of([graph.digest, start.plain(), search.plain()])[:16]
     file = folder and folder / f"{key}.json"
+    passes = trial_passes(train, dim, search)
     trials = json.loads(file.read_text()) if file and file.exists() else []
     known = {(t["margin"], t["penalty"], t["lr"]): t["valid_mrr"] for t in trials}
 
     def trial(margin: float, penalty: float, lr: float) -> float:
         at = (margin, penalty, lr)
         if at not in known:
-            short = {"epochs": search.epochs, "every": search.epochs}
-            given = short | {"valid_triples": search.triples}
+            given = {"epochs": passes, "every": passes, "valid_triples": search.triples}
             config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **given)
             figures = train_med(graph, config, seed=search.seed, run=NO_RUN, stop=stop).metrics
             known[at] = figures["best_valid_mrr"]
@@ -156,6 +156,13 @@ def choose(
     lr = best("lr", start.lr, (1.0, *search.rates), lambda r: trial(margin, penalty, r))
     seconds = sum(item["seconds"] for item in trials)
     return Choice(margin, lr, penalty, seconds, tuple(trials), tuple(at_edge))
+
+
+def trial_passes(train: MedConfig, dim: int, search: SearchConfig) -> int:
+    """Passes of a trial, which costs about the same at every size, but never more than the training
+    itself has: small models rise late, and after a few passes chance chooses among them.
+    """
+    return max(1, min(train.epochs, round(search.epochs * train.dims[-1] / dim)))
 
 
 def highest(

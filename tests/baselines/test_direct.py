@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
-from medapps.baselines.direct import alone, choose, default_rate, highest
+from medapps.baselines.direct import alone, choose, default_rate, highest, trial_passes
 from medapps.baselines.make import make_baseline
 from medapps.embed.config import MedConfig
 from medapps.embed.train import train_med
@@ -129,6 +129,12 @@ def test_a_row_goes_on_where_its_end_is_best(peak, further, found):
 def test_a_single_value_is_taken_as_it_is():
     assert highest([3.0], abs, 4) == (3.0, True)
     assert highest([0.0, 0.0], abs, 4) == (0.0, True)  # multiples of a penalty that is not there
+
+
+def test_trials_of_small_models_are_longer_up_to_the_whole_training():
+    train, search = MedConfig(dims=(10, 40, 160, 640), epochs=60), SearchConfig(epochs=5)
+    passes = [trial_passes(train, dim, search) for dim in (10, 40, 80, 160, 640, 6400)]
+    assert passes == [60, 60, 40, 20, 5, 1]
 
 
 def test_search_goes_on_beyond_its_grid_and_says_where_it_ended(graph, train):
