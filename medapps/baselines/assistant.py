@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from medapps.baselines.direct import alone
+from medapps.baselines.alone import alone
 from medapps.baselines.order import Order
 from medapps.embed.train import train_med
 from medapps.errors import MedappsError

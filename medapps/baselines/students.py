@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from medapps.baselines.alone import alone, default_penalty
 from medapps.baselines.assistant import choose_assistant, doublings
-from medapps.baselines.direct import alone, default_penalty
 from medapps.baselines.distill import Learned, Phase, distill
 from medapps.baselines.dualde import Labels, dual_loss
 from medapps.baselines.losses import huber_ramp_loss, kd_loss

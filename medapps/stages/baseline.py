@@ -47,7 +47,7 @@ def baseline_stage(
     stop: Callable[[], int] | None = None,
 ) -> tuple[Crop, Path]:
     """A baseline of a graph as a crop; the teacher is trained once and shared."""
-    from medapps.baselines.direct import alone
+    from medapps.baselines.alone import alone
     from medapps.baselines.make import check_order, make_baseline, teacher_dim
     from medapps.baselines.students import before
 
