@@ -90,7 +90,7 @@ def draw(panels: Mapping[tuple[str, str], Curves], path: Path) -> None:
     """A panel per training; the paper's test MRR as a dashed line of the same colour."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    figure = Figure(figsize=(4.8 * len(panels), 4.4), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, ((scorer, data), curves) in zip(all_axes, panels.items(), strict=True):
         aims = paper(scorer, data)
@@ -98,10 +98,12 @@ def draw(panels: Mapping[tuple[str, str], Curves], path: Path) -> None:
             axes.plot(list(curve), list(curve.values()), "o-", color=f"C{i}", label=str(dim))
             if dim in aims:
                 axes.axhline(aims[dim], color=f"C{i}", linestyle="--", linewidth=1)
+        ends = [curve[max(curve)] for curve in curves.values() if curve] + list(aims.values())
         axes.set(title=f"{scorer}, {data}", xlabel="passes", ylabel="validation MRR")
+        axes.set_ylim(bottom=0.85 * min(ends))  # how a training ends, not how it begins
         axes.grid(alpha=0.3)
         under(axes, title="size")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
 if __name__ == "__main__":
