@@ -12,8 +12,15 @@ from medapps.embed.train import train_med
 def direct(order: Order) -> Crop:
     """DT: the size trained alone, with its own margin, penalty and rate."""
     watch = order.watch
-    search = order.config.search
-    choice = choose(order.graph, order.train, order.dim, search, watch.asked, watch.searches)
+    choice = choose(
+        order.graph,
+        order.train,
+        order.dim,
+        order.config.search,
+        progress=watch.progress,
+        stop=watch.asked,
+        folder=watch.searches,
+    )
     config = alone(
         order.train, order.dim, margin=choice.margin, lr=choice.lr, penalty=choice.penalty
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from medapps.baselines.alone import alone
 from medapps.baselines.config import SearchConfig
 from medapps.embed.config import MedConfig
-from medapps.embed.train import train_med
+from medapps.embed.train import Progress, train_med
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.store import digest_of, write_text
@@ -35,6 +35,8 @@ def choose(
     train: MedConfig,
     dim: int,
     search: SearchConfig,
+    *,
+    progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     folder: Path | None = None,
 ) -> Choice:
@@ -56,12 +58,18 @@ def choose(
     trials = json.loads(file.read_text()) if file and file.exists() else []
     known = {(t["margin"], t["penalty"], t["lr"]): t["valid_mrr"] for t in trials}
 
+    def told(now: Progress) -> None:
+        if progress is not None:
+            progress(replace(now, part=f"trial {len(trials) + 1}"))
+
     def trial(margin: float, penalty: float, lr: float) -> float:
         at = (margin, penalty, lr)
         if at not in known:
             given = {"epochs": passes, "every": passes, "valid_triples": search.triples}
             config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **given)
-            figures = train_med(graph, config, seed=search.seed, run=NO_RUN, stop=stop).metrics
+            figures = train_med(
+                graph, config, seed=search.seed, run=NO_RUN, progress=told, stop=stop
+            ).metrics
             known[at] = figures["best_valid_mrr"]
             one = {"margin": margin, "penalty": penalty, "lr": lr, "valid_mrr": known[at]}
             trials.append(one | {"seconds": figures["train_seconds"]})

@@ -28,7 +28,7 @@ class TrainingBar:
             self._task,
             total=now.epochs,
             completed=now.epoch,
-            description=f"epoch {int(now.epoch)} of {now.epochs}",
+            description=f"{now.part} epoch {int(now.epoch)} of {now.epochs}".lstrip(),
             note=note,
         )
 

@@ -60,6 +60,8 @@ class Progress:
     loss: float
     triples_per_second: float
     seconds_left: float
+    part: str = ""
+    """Which of several trainings it is, where there are several."""
 
 
 def train_med(

@@ -13,8 +13,9 @@ from medapps.baselines.config import BaselineConfig, SearchConfig
 from medapps.baselines.make import make_baseline
 from medapps.baselines.search import choose, highest, trial_passes
 from medapps.embed.config import MedConfig
+from medapps.embed.train import Progress
 from medapps.errors import MedappsError
-from tests.baselines.conftest import make_graph
+from tests.baselines.conftest import make_graph, short
 
 
 def test_search_takes_the_best_trial_and_states_its_cost(graph, train):
@@ -106,6 +107,13 @@ def test_a_search_that_was_cut_off_keeps_its_trials(graph, train, tmp_path):
     assert [t["seconds"] for t in again.trials[:2]] == [100.0, 100.0]  # not made once more
     assert again.trials[2]["valid_mrr"] == kept[2]["valid_mrr"]
     assert (again.margin, again.lr) == (whole.margin, whole.lr)
+
+
+def test_a_search_says_which_trial_it_is_at(graph):
+    search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=60, triples=50)
+    heard: list[Progress] = []
+    choose(graph, short(epochs=60), 8, search, progress=heard.append)  # some seconds
+    assert list(dict.fromkeys(now.part for now in heard)) == ["trial 1", "trial 2", "trial 3"]
 
 
 def test_trainings_with_several_seeds_share_one_search(graph, train, tmp_path):
