@@ -110,9 +110,9 @@ def test_a_search_that_was_cut_off_keeps_its_trials(graph, train, tmp_path):
 
 
 def test_a_search_says_which_trial_it_is_at(graph):
-    search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=60, triples=50)
+    search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=24, triples=50)
     heard: list[Progress] = []
-    choose(graph, short(epochs=60), 8, search, progress=heard.append)  # some seconds
+    choose(graph, short(epochs=24), 8, search, progress=heard.append)
     assert list(dict.fromkeys(now.part for now in heard)) == ["trial 1", "trial 2", "trial 3"]
 
 
