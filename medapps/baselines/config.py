@@ -19,7 +19,9 @@ class SearchConfig(Config):
     """The search for the margin, penalty and learning rate of a directly trained model."""
 
     when: Literal["auto", "on", "off"] = "auto"
-    """auto: where the graph has validation triples; off: the defaults for that size."""
+    """auto: where the graph has validation triples; on: else by training triples that the trials
+    hold out (train.valid_fraction); off: the defaults for that size.
+    """
     margins: tuple[PositiveFloat, ...] = (0.7, 1.0, 1.4)
     """Margins that are tried first, as multiples of the default one."""
     penalties: tuple[PositiveFloat, ...] = (0.3, 3.0)

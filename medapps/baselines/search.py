@@ -45,12 +45,14 @@ def choose(
     Trials are kept in `folder`: a search that was cut off goes on, and is made once for all seeds.
     """
     start = alone(train, dim)
-    if search.when == "on" and not len(graph.valid):
+    given, held_out = len(graph.valid) > 0, train.valid_fraction > 0
+    if search.when == "on" and not (given or held_out):
         raise MedappsError(
             f"{graph.name} has no validation triples to choose margin and rate by.",
-            fix="Put a valid.parquet beside the graph, or use --set baseline.search.when=off.",
+            fix="Put a valid.parquet beside the graph, hold some out with --set "
+            "train.valid_fraction=0.02, or use --set baseline.search.when=off.",
         )
-    if search.when == "off" or not len(graph.valid):
+    if search.when == "off" or (search.when == "auto" and not given):
         return Choice(start.margins[-1], start.lr, start.penalty)
     passes = trial_passes(train, dim, search)
     key = digest_of([graph.digest, start.plain(), search.plain(), passes])[:16]
@@ -65,8 +67,10 @@ def choose(
     def trial(margin: float, penalty: float, lr: float) -> float:
         at = (margin, penalty, lr)
         if at not in known:
-            given = {"epochs": passes, "every": passes, "valid_triples": search.triples}
-            config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **given)
+            short = {"epochs": passes, "every": passes, "valid_triples": search.triples}
+            if not given:
+                short["patience"] = 1  # what holds triples out
+            config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **short)
             figures = train_med(
                 graph, config, seed=search.seed, run=NO_RUN, progress=told, stop=stop
             ).metrics
