@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from medapps.embed.config import MedConfig
-from medapps.embed.distributed.wire import sent_bytes
-from medapps.embed.negatives import sampler_of
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
+from medapps.train.batches.negatives import sampler_of
+from medapps.train.config import MedConfig
+from medapps.train.distributed.wire import sent_bytes
 
 RELATIONS = 15
 WARM = 5
@@ -141,12 +141,12 @@ def launch(world: int) -> dict[str, Any]:
 
 def work(options: argparse.Namespace) -> None:
     """What a rank does: some steps, watched from outside."""
-    from medapps.embed.distributed.group import joined, launched
-    from medapps.embed.distributed.sharded import Sharded
-    from medapps.embed.memory import peak_rss_bytes
-    from medapps.embed.peers import ALONE
-    from medapps.embed.train import train_med
     from medapps.errors import Interrupted
+    from medapps.train.distributed.group import joined, launched
+    from medapps.train.distributed.sharded import Sharded
+    from medapps.train.loop import train_med
+    from medapps.train.memory import peak_rss_bytes
+    from medapps.train.process_group import ALONE
 
     graph, config = graph_of(options), config_of(options)
     before = peak_rss_bytes()

@@ -30,11 +30,11 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     import polars as pl
 
     from medapps.arrays import open_arrays, write_arrays
-    from medapps.embed.config import MedConfig
-    from medapps.embed.memory import peak_rss_bytes, plan_mapped
-    from medapps.embed.train import train_med
     from medapps.graph.graph import Graph
     from medapps.graph.ids import IdMap
+    from medapps.train.config import MedConfig
+    from medapps.train.loop import train_med
+    from medapps.train.memory import peak_rss_bytes, plan_mapped
 
     file = options.folder / "triples.safetensors"
     if not file.exists():

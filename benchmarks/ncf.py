@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from medapps.tasks.config import NcfConfig
-from medapps.tasks.known import KnownPairs, draw_negatives
-from medapps.tasks.ncf import new_model
-from medapps.tasks.ncf_train import train_ncf
-from medapps.tasks.ranking import score_blocks
+from medapps.recommend.config import NcfConfig
+from medapps.recommend.fit import train_ncf
+from medapps.recommend.known_pairs import KnownPairs, draw_negatives
+from medapps.recommend.network import new_model
+from medapps.recommend.ranking import score_blocks
 
 USERS, ITEMS = 6040, 3706
 

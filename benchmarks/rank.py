@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from medapps.crop.score import ScoreSpec
-from medapps.embed.memory import keep_pages, peak_rss_bytes
-from medapps.embed.sweep import rank_tables
+from medapps.evaluate.filtered_ranking import rank_tables
 from medapps.graph.graph import KnownTriples
+from medapps.train.memory import keep_pages, peak_rss_bytes
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 

@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from medapps.embed.build import make_tables, make_tiers
-from medapps.embed.config import MedConfig
-from medapps.embed.memory import keep_pages, peak_rss_bytes
-from medapps.embed.negatives import Sampler, sampler_of
-from medapps.embed.score import make_scorer
-from medapps.embed.step import PHASES, Clock, Step, Tables, Tiers
-from medapps.embed.submodels import Weights
-from medapps.embed.train import LOOK
 from medapps.graph.graph import KnownTriples
-from medapps.score.rules import RULES
+from medapps.model.rules import RULES
+from medapps.model.scorer import make_scorer
+from medapps.train.batches.negatives import Sampler, sampler_of
+from medapps.train.build import make_tables, make_tiers
+from medapps.train.config import MedConfig
+from medapps.train.loop import LOOK
+from medapps.train.loss.submodels import Weights
+from medapps.train.memory import keep_pages, peak_rss_bytes
+from medapps.train.step import PHASES, Clock, Step, Tables, Tiers
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 

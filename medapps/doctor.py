@@ -119,7 +119,7 @@ def _writable(workspace: Path) -> Finding:
 
 
 def _allocator() -> Finding:
-    from medapps.embed.memory import keep_pages
+    from medapps.train.memory import keep_pages
 
     if keep_pages():
         return Finding("allocator", "keeps large blocks between steps")

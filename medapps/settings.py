@@ -7,10 +7,11 @@ from pydantic import Field
 from medapps.baselines.config import BaselineConfig
 from medapps.config import Config
 from medapps.crop.tiers import CropConfig
-from medapps.embed.config import MedConfig
 from medapps.graph.config import GraphConfig
+from medapps.label.config import LabelConfig
+from medapps.recommend.config import RecommendConfig
 from medapps.study.config import StudyConfig
-from medapps.tasks.config import LabelConfig, RecommendConfig
+from medapps.train.config import MedConfig
 
 
 class Settings(Config):

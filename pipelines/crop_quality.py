@@ -17,20 +17,21 @@ import polars as pl
 from script import say, start
 
 from medapps.crop.crop import Crop
+from medapps.crop.embedding import Embedding
 from medapps.crop.export import export_crop
 from medapps.crop.quantize import DTYPES
-from medapps.embed.config import MedConfig
-from medapps.embed.embedding import Embedding
-from medapps.embed.rank import rank_crop
-from medapps.graph.beside import read_interactions, read_labels, table_file
+from medapps.evaluate.link_prediction import rank_crop
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
+from medapps.graph.side_tables import read_interactions, read_labels, table_file
+from medapps.label.config import LabelConfig
+from medapps.label.run import label_users
+from medapps.recommend.config import NcfConfig, RecommendConfig
+from medapps.recommend.problem import prepare
+from medapps.recommend.run import train_recommender
 from medapps.stages import Bench, graph_stage, train_stage
 from medapps.store import Workspace
-from medapps.tasks.config import LabelConfig, NcfConfig, RecommendConfig
-from medapps.tasks.label import label_users
-from medapps.tasks.recommend import train_recommender
-from medapps.tasks.study import prepare
+from medapps.train.config import MedConfig
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from script import bench_of, options, settings_of, spread, start, table
 
 import medapps as ma
 from medapps.crop.crop import Crop
-from medapps.embed.embedding import Embedding
+from medapps.crop.embedding import Embedding
 from medapps.settings import Settings
 from medapps.stages import Bench, graph_stage
 from medapps.study.sources import sources

@@ -17,7 +17,7 @@ from script import start
 
 import medapps as ma
 from medapps.comparison.grid import markdown
-from medapps.graph.beside import read_interactions, read_labels
+from medapps.graph.side_tables import read_interactions, read_labels
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import numpy as np
 from script import bench_of, options, ranked, settings_of, spread, start, table
 
 import medapps as ma
-from medapps.embed.rank import ranks_of, retention
+from medapps.evaluate.link_prediction import ranks_of, retention
 from medapps.stages import graph_stage
 
 COLUMNS = {

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import medapps as ma
 from medapps.config import resolve
-from medapps.score.rules import RULES
+from medapps.model.rules import RULES
 from medapps.settings import Settings
 from medapps.stages import Bench, rank_stage
 from medapps.study.plan import settings_for

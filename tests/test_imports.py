@@ -13,22 +13,25 @@ import medapps
 
 PACKAGE = Path(medapps.__file__).parent
 FORBIDDEN = {
-    "score": {
-        "medapps.graph",
-        "medapps.embed",
-        "medapps.crop",
+    "model": {"medapps.graph", "medapps.crop", "medapps.train", "medapps.baselines"},
+    "graph": {"medapps.model", "medapps.train", "medapps.crop", "medapps.baselines", "torch"},
+    "crop": {"medapps.train", "medapps.baselines", "medapps.evaluate", "torch"},
+    "train": {"medapps.baselines", "medapps.label", "medapps.recommend"},
+    "evaluate": {
+        "medapps.train.loop",
+        "medapps.train.step",
+        "medapps.train.loss",
+        "medapps.train.batches",
         "medapps.baselines",
-        "medapps.tasks",
-        "torch",
+        "medapps.label",
+        "medapps.recommend",
     },
-    "graph": {"medapps.embed", "medapps.crop", "medapps.baselines", "medapps.tasks", "torch"},
-    "crop": {"medapps.embed", "medapps.baselines", "medapps.tasks", "torch"},
-    "embed": {"medapps.baselines", "medapps.tasks"},
-    "tasks": {"medapps.embed", "medapps.baselines"},
-    "baselines": {"medapps.tasks"},
+    "label": {"medapps.train", "medapps.baselines", "medapps.recommend"},
+    "recommend": {"medapps.train", "medapps.baselines", "medapps.label"},
+    "baselines": {"medapps.label", "medapps.recommend"},
 }
 """Which imports a room must not have; none of them may know the command line either."""
-MLFLOW_USERS = {"tracking.py", "crop/pyfunc_model.py", "tasks/pyfunc_model.py"}
+MLFLOW_USERS = {"tracking.py", "serve/crop_pyfunc.py", "serve/recommender_pyfunc.py"}
 """The files of logged models are run by MLflow itself."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from medapps.baselines.alone import alone
-from medapps.baselines.order import Order
-from medapps.embed.train import train_med
+from medapps.baselines.request import Order
+from medapps.baselines.single_size import alone
 from medapps.errors import MedappsError
+from medapps.train.loop import train_med
 
 
 def assistant_dim(mrr: Mapping[int, float], student: int, teacher: int) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from medapps.baselines.alone import alone
-from medapps.baselines.order import Order, crop_of
+from medapps.baselines.request import Order, crop_of
 from medapps.baselines.search import choose
+from medapps.baselines.single_size import alone
 from medapps.crop.crop import Crop
-from medapps.embed.train import train_med
+from medapps.train.loop import train_med
 
 
 def direct(order: Order) -> Crop:

@@ -14,16 +14,16 @@ import torch
 from medapps.baselines.losses import Loss, Seen
 from medapps.baselines.player import Player, fresh, known, masked_of
 from medapps.crop.crop import Crop
-from medapps.embed.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
-from medapps.embed.config import MedConfig
-from medapps.embed.holdout import split_validation
-from medapps.embed.memory import check_memory, keep_pages, needed_bytes
-from medapps.embed.negatives import sampler_of
-from medapps.embed.train import Progress
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph, KnownTriples
-from medapps.score.rules import RULES
+from medapps.model.rules import RULES
 from medapps.tracking import Run
+from medapps.train.batches.holdout import split_validation
+from medapps.train.batches.negatives import sampler_of
+from medapps.train.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
+from medapps.train.config import MedConfig
+from medapps.train.loop import Progress
+from medapps.train.memory import check_memory, keep_pages, needed_bytes
 
 LOOK = 8
 """The loss is read at every LOOK-th step."""

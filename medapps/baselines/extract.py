@@ -14,12 +14,12 @@ from torch.nn.functional import softplus
 
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
-from medapps.embed.draw import NEGATIVES, stream
-from medapps.embed.med import FAR
-from medapps.embed.score import Scorer, make_scorer
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.score.rules import RULES
+from medapps.model.rules import RULES
+from medapps.model.scorer import Scorer, make_scorer
+from medapps.train.loss.med import FAR
+from medapps.train.random_streams import NEGATIVES, stream
 
 BLOCK = 2**24
 """Numbers (triples x negatives x coordinates) that are worked on at a time."""

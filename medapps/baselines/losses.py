@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from medapps.baselines.player import Player, View
-from medapps.embed.config import MedConfig
-from medapps.embed.med import pairs, positives
-from medapps.embed.submodels import SubModels, Weights
+from medapps.train.config import MedConfig
+from medapps.train.loss.med import pairs, positives
+from medapps.train.loss.submodels import SubModels, Weights
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
-from medapps.embed.build import make_tables
-from medapps.embed.config import MedConfig
-from medapps.embed.drop import apply_kept
-from medapps.embed.med import FAR
-from medapps.embed.negatives import Batch
-from medapps.embed.optim import make_optimiser
-from medapps.embed.penalty import add_penalty_
-from medapps.embed.score import Scorer, bounds_of, make_scorer
-from medapps.embed.step import Tables
-from medapps.embed.table import group, summed
+from medapps.model.scorer import Scorer, bounds_of, make_scorer
+from medapps.train.batches.negatives import Batch
+from medapps.train.build import make_tables
+from medapps.train.config import MedConfig
+from medapps.train.loss.drop import apply_kept
+from medapps.train.loss.med import FAR
+from medapps.train.loss.regularise import add_penalty_
+from medapps.train.step import Tables
+from medapps.train.tables.optimiser import make_optimiser
+from medapps.train.tables.rows import group, summed
 
 BLOCK = 2**24
 """Numbers gathered at a time for negatives that are not shared."""

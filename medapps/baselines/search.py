@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from medapps.baselines.alone import alone
 from medapps.baselines.config import SearchConfig
-from medapps.embed.config import MedConfig
-from medapps.embed.train import Progress, train_med
+from medapps.baselines.single_size import alone
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.store import digest_of, write_text
 from medapps.tracking import NO_RUN
+from medapps.train.config import MedConfig
+from medapps.train.loop import Progress, train_med
 
 
 @dataclass(frozen=True)

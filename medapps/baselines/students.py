@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from medapps.baselines.alone import alone, default_penalty
 from medapps.baselines.assistant import choose_assistant, doublings
 from medapps.baselines.distill import Learned, Phase, distill
 from medapps.baselines.dualde import Labels, dual_loss
 from medapps.baselines.losses import huber_ramp_loss, kd_loss
-from medapps.baselines.order import Order, crop_of
+from medapps.baselines.request import Order, crop_of
+from medapps.baselines.single_size import alone, default_penalty
 from medapps.crop.crop import Crop
-from medapps.embed.config import MedConfig
+from medapps.train.config import MedConfig
 
 
 def settings_of(order: Order, teacher: Crop, margin: str = "teacher") -> MedConfig:

@@ -32,7 +32,7 @@ def synth(
 ) -> Result:
     """Write a synthetic social graph with labels, purchases and the latents that caused them."""
     from medapps.cli.tables import facts
-    from medapps.graph.synth import synthesize
+    from medapps.graph.synth.synthesize import synthesize
     from medapps.tracking import track
 
     params = {"preset": preset, "users": users, "seed": job.seed}

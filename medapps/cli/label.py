@@ -38,9 +38,9 @@ def label(
     """Train and test a small network that reads a user's class from its vector."""
     settings = job.settings({"label.column": column})
     from medapps.cli.tables import facts, rows
+    from medapps.cli.tell import label_values, predict_users
     from medapps.stages.inputs import task_inputs
     from medapps.stages.tasks import label_stage
-    from medapps.tasks.tell import label_values, predict_users
 
     found = task_inputs(
         job.bench,

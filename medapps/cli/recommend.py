@@ -44,9 +44,9 @@ def recommend(
     """Train and test NCF with the crop as service vector; full and sampled ranking."""
     settings = job.settings({"recommend.ncf.epochs": epochs})
     from medapps.cli.tables import facts, rows
+    from medapps.cli.tell import export_bundle, metric_rows, recommend_users, recommend_values
     from medapps.stages.inputs import task_inputs
     from medapps.stages.tasks import recommend_stage
-    from medapps.tasks.tell import export_bundle, metric_rows, recommend_users, recommend_values
 
     found = task_inputs(
         job.bench,

@@ -34,7 +34,7 @@ def similar(
     job.settings()
     from medapps.cli.tables import rows
     from medapps.crop.crop import load_crop
-    from medapps.crop.prefix import cut
+    from medapps.crop.cut import cut
     from medapps.crop.similar import search
     from medapps.stages.crop import croppable, find_source
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 import numpy as np
 
 from medapps.crop.quantize import coordinate_error
-from medapps.score.rules import RULES
-from medapps.score.spec import SUMS, ScoreSpec
+from medapps.model.rules import RULES
+from medapps.model.spec import SUMS, ScoreSpec
 
 _ROUNDING = np.float32(4e-6)
 _LEAST = np.float32(1e-12)

@@ -9,8 +9,8 @@ import polars as pl
 
 from medapps.crop.budget import fit_budget
 from medapps.crop.crop import Crop
+from medapps.crop.cut import Croppable
 from medapps.crop.export import chosen_rows
-from medapps.crop.prefix import Croppable
 from medapps.crop.quantize import DTYPES
 from medapps.crop.retention import retention_curve, smallest_keeping
 from medapps.crop.tiers import CropConfig, find_tier, tier_of

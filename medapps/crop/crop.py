@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import forget
-from medapps.crop.files import FORMATS, check_format, read_files, write_files
-from medapps.crop.outgoing import Outgoing
+from medapps.crop.formats.files import FORMATS, check_format, read_files, write_files
+from medapps.crop.formats.stream import Outgoing
 from medapps.crop.quantize import dequantize
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError

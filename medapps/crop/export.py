@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from medapps.crop.crop import Crop, load_crop, write_crop
-from medapps.crop.files import VECTORS, check_format
-from medapps.crop.outgoing import BLOCK_BYTES, Outgoing
+from medapps.crop.formats.files import VECTORS, check_format
+from medapps.crop.formats.stream import BLOCK_BYTES, Outgoing
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap

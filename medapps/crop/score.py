@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from medapps.score.rules import RULES
-from medapps.score.spec import EPSILON, ScoreSpec
+from medapps.model.rules import RULES
+from medapps.model.spec import EPSILON, ScoreSpec
 
 __all__ = ["EPSILON", "SCORES", "Score", "ScoreSpec"]
 

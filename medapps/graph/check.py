@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.beside import read_interactions, read_labels
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.leaks import held_out_in_graph, label_leaks
-from medapps.graph.number import Numbering
+from medapps.graph.numbering import Numbering
 from medapps.graph.read import graph_files, read_graph, triples_of
+from medapps.graph.side_tables import read_interactions, read_labels
 from medapps.graph.split import leave_one_out
 from medapps.graph.tables import find_table
 

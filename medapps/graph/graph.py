@@ -11,7 +11,7 @@ import numpy as np
 
 from medapps.arrays import open_arrays
 from medapps.graph.ids import IdMap
-from medapps.graph.known import KnownTriples
+from medapps.graph.known_triples import KnownTriples
 from medapps.store import Manifest, digest_of, read_manifest, writing
 
 __all__ = ["Graph", "KnownTriples"]

@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.beside import known_users, read_interactions
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
-from medapps.graph.number import Numbering
+from medapps.graph.numbering import Numbering
+from medapps.graph.side_tables import known_users, read_interactions
 from medapps.graph.split import leave_one_out
 from medapps.graph.tables import as_ids, column, find_table, refuse_gaps, scan_table, table_errors
 

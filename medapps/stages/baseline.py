@@ -17,8 +17,8 @@ from medapps.tracking import Run
 
 if TYPE_CHECKING:
     from medapps.baselines.config import BaselineConfig
-    from medapps.embed.config import MedConfig
-    from medapps.embed.train import Progress
+    from medapps.train.config import MedConfig
+    from medapps.train.loop import Progress
 
 SECTIONS = {
     "dt": ("search",),
@@ -47,8 +47,8 @@ def baseline_stage(
     stop: Callable[[], int] | None = None,
 ) -> tuple[Crop, Path]:
     """A baseline of a graph as a crop; the teacher is trained once and shared."""
-    from medapps.baselines.alone import alone
-    from medapps.baselines.make import check_order, make_baseline, teacher_dim
+    from medapps.baselines.registry import check_order, make_baseline, teacher_dim
+    from medapps.baselines.single_size import alone
     from medapps.baselines.students import before
 
     size = teacher_dim(config, train)

@@ -12,13 +12,13 @@ import numpy as np
 
 from medapps.crop.choose import Choice
 from medapps.crop.crop import Crop, load_crop
+from medapps.crop.cut import Croppable, OneSize, cut
 from medapps.crop.export import export_files
-from medapps.crop.prefix import Croppable, OneSize, cut
-from medapps.crop.register import log_crop
 from medapps.crop.retention import log_curve
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
+from medapps.serve.crop_register import log_crop
 from medapps.stages.bench import Bench, Stage, carry_out, stage_run
 from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest
 from medapps.tracking import Run
@@ -26,7 +26,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     import polars as pl
 
-    from medapps.embed.embedding import Embedding
+    from medapps.crop.embedding import Embedding
 
 _READ_WHOLE = 256 * 2**20
 """Bytes up to which a Parquet crop is tried out as a model, which reads it whole."""
@@ -126,7 +126,7 @@ def find_source(
     workspace: Workspace, folder: Path | None = None, method: str = "med", dim: int | None = None
 ) -> Embedding | Crop:
     """The embedding in `folder`, else the newest of the workspace; or the newest baseline."""
-    from medapps.embed.embedding import Embedding
+    from medapps.crop.embedding import Embedding
 
     if folder is not None:
         return Embedding.load(folder)
@@ -158,7 +158,7 @@ def validation_quality(
     among = candidates if len(graph.entities) > candidates else None
 
     def quality(crop: Crop) -> float:
-        from medapps.embed.rank import rank_crop
+        from medapps.evaluate.link_prediction import rank_crop
 
         reports, _ = rank_crop(crop, graph, split="valid", candidates=among, limit=limit)
         return reports[0].metrics["mrr"]
@@ -171,8 +171,8 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
     if len(graph.valid):
         return graph.valid
     if not isinstance(source, Crop) and source.manifest is not None:
-        from medapps.embed.config import MedConfig
-        from medapps.embed.holdout import split_validation
+        from medapps.train.batches.holdout import split_validation
+        from medapps.train.config import MedConfig
 
         settings = dict(source.manifest.config)
         seed = int(settings.pop("seed", 0))

@@ -11,7 +11,7 @@ from medapps.report import Report
 from medapps.store import digest_of
 
 if TYPE_CHECKING:
-    from medapps.embed.embedding import Embedding
+    from medapps.crop.embedding import Embedding
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medapps.crop.crop import Crop
-from medapps.embed.embedding import Embedding
+from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.report import Report
@@ -31,7 +31,7 @@ def rank_stage(
     seed: int = 0,
 ) -> list[tuple[Report, Path]]:
     """Filtered link prediction of every size of an embedding, or of one crop."""
-    from medapps.embed.rank import rank_crop, rank_embedding
+    from medapps.evaluate.link_prediction import rank_crop, rank_embedding
 
     options = {"split": split, "candidates": candidates, "limit": limit}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medapps.comparison.grid import HEADLINES
-from medapps.graph.beside import read_interactions, read_labels
+from medapps.graph.side_tables import read_interactions, read_labels
 from medapps.graph.tables import find_table
 from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
@@ -18,8 +18,9 @@ from medapps.store import digest_of, file_digest
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
-    from medapps.tasks.config import LabelConfig, RecommendConfig
-    from medapps.tasks.study import Study
+    from medapps.label.config import LabelConfig
+    from medapps.recommend.config import RecommendConfig
+    from medapps.recommend.problem import Study
 
 Save = Callable[..., None]
 
@@ -35,8 +36,8 @@ def label_stage(
     keep_model: bool = True,
 ) -> tuple[Report, Path]:
     """Label users; the model is kept as labellers/<name of the report's folder>."""
-    from medapps.tasks.label import train_labeller
-    from medapps.tasks.labels import label_columns
+    from medapps.label.run import train_labeller
+    from medapps.label.table import label_columns
 
     table = read_labels(labels)
     first = next(iter(label_columns(table)), None)
@@ -76,7 +77,7 @@ def recommend_stage(
     """Recommend products; the model is kept as recommenders/<name of the report's folder>."""
 
     def work(run: Run) -> tuple[Report, Save]:
-        from medapps.tasks.recommend import train_recommender
+        from medapps.recommend.run import train_recommender
 
         problem = _problem(interactions, config)
         done = train_recommender(vectors.source, problem, config, seeds=seeds, run=run, data=data)
@@ -107,7 +108,7 @@ def reference_stage(
     """Recommend products by popularity, ALS or BPR, which know no graph, on the same split."""
 
     def work(run: Run) -> tuple[Report, Save | None]:
-        from medapps.tasks.recommend import reference_report
+        from medapps.recommend.run import reference_report
 
         problem = _problem(interactions, config)
         report = reference_report(name, problem, config, seeds=(seed,), data=data)
@@ -141,7 +142,7 @@ def _problem(interactions: Path, config: RecommendConfig) -> Study:
     """The split that every method sees."""
     import polars as pl
 
-    from medapps.tasks.study import prepare
+    from medapps.recommend.problem import prepare
 
     negatives = find_table(interactions.parent, ["test_negatives"])
     own = pl.read_parquet(negatives) if negatives else None
@@ -187,7 +188,7 @@ def _task_stage(
             kept = bench.workspace.folder(model_kind, stage.key)
             save(kept, **given)
             if model_kind == "recommender":
-                from medapps.tasks.register import log_recommender
+                from medapps.serve.recommender_register import log_recommender
 
                 log_recommender(run, kept)
         report.save(folder, **given)

@@ -22,12 +22,12 @@ from medapps.stages.train import naming_signal, ready_checkpoints, train_stage, 
 from medapps.tracking import NO_RUN, Run
 
 if TYPE_CHECKING:
-    from medapps.embed.config import MedConfig
-    from medapps.embed.distributed.group import Group
-    from medapps.embed.embedding import Embedding
-    from medapps.embed.train import Progress
+    from medapps.crop.embedding import Embedding
     from medapps.graph.config import GraphConfig
     from medapps.settings import Settings
+    from medapps.train.config import MedConfig
+    from medapps.train.distributed.group import Group
+    from medapps.train.loop import Progress
 
 
 class Team(Protocol):
@@ -108,9 +108,9 @@ class Many:
         stop: Callable[[], int] | None,
     ) -> tuple[Embedding, Path]:
         """As `train_stage`; started again by torchrun it goes on from the last checkpoint."""
-        from medapps.embed.distributed.group import restarts
-        from medapps.embed.distributed.train import check_ranks, train_sharded
-        from medapps.embed.embedding import Embedding
+        from medapps.crop.embedding import Embedding
+        from medapps.train.distributed.group import restarts
+        from medapps.train.distributed.train import check_ranks, train_sharded
 
         group, resume = self.group, resume or restarts() > 0
         check_ranks(group, graph, config, seed, resume)
@@ -164,8 +164,8 @@ def joining(bench: Bench, settings: Settings, *, distributed: bool) -> Iterator[
         yield Single(bench)
         return
     try:
-        from medapps.embed.distributed import train  # noqa: F401  (all that it needs of torch)
-        from medapps.embed.distributed.group import joined
+        from medapps.train.distributed import train  # noqa: F401  (all that it needs of torch)
+        from medapps.train.distributed.group import joined
     except ImportError as error:
         raise MedappsError(
             f"This torch lacks something that --distributed needs: {error}.",

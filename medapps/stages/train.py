@@ -15,9 +15,9 @@ from medapps.stages.graph import log_graph
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
-    from medapps.embed.config import MedConfig
-    from medapps.embed.embedding import Embedding
-    from medapps.embed.train import Progress
+    from medapps.crop.embedding import Embedding
+    from medapps.train.config import MedConfig
+    from medapps.train.loop import Progress
 
 
 def train_stage(
@@ -31,8 +31,8 @@ def train_stage(
     stop: Callable[[], int] | None = None,
 ) -> tuple[Embedding, Path]:
     """One MED training of a graph."""
-    from medapps.embed.embedding import Embedding
-    from medapps.embed.train import train_med
+    from medapps.crop.embedding import Embedding
+    from medapps.train.loop import train_med
 
     stage = training_stage(graph, config, seed)
     checkpoints = ready_checkpoints(bench, stage, resume)

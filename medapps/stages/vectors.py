@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 
 from medapps.crop.crop import Crop, load_crop
-from medapps.embed.embedding import Embedding
+from medapps.crop.embedding import Embedding
+from medapps.crop.service import NamedVectors, Source
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
@@ -18,7 +19,6 @@ from medapps.stages.baseline import SECTIONS
 from medapps.stages.newest import newest_graph
 from medapps.stages.origin import Origin, origin_of
 from medapps.store import Workspace, digest_of, file_digest
-from medapps.tasks.service import NamedVectors, Source
 
 LATENTS = "latents.parquet"
 CONTROLS = ("none", "random", "shuffled", "oracle")

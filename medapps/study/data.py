@@ -28,7 +28,7 @@ def data_folder(bench: Bench, item: StudyData, root: Path | None) -> Path:
 
 
 def _synthetic(bench: Bench, item: StudyData) -> Path:
-    from medapps.graph.synth import synthesize
+    from medapps.graph.synth.synthesize import synthesize
 
     assert item.synth is not None
     parts = ["synth", item.synth, str(item.users or ""), f"s{item.seed}" if item.seed else ""]

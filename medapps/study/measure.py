@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medapps.crop.crop import Crop
-from medapps.embed.embedding import Embedding
+from medapps.crop.embedding import Embedding
 from medapps.errors import Interrupted
-from medapps.graph.beside import table_file
 from medapps.graph.graph import Graph
+from medapps.graph.side_tables import table_file
 from medapps.settings import Settings
 from medapps.stages import (
     Bench,
@@ -29,7 +29,7 @@ from medapps.study.config import CONTROLS, REFERENCES, StudyData, StudyTask
 from medapps.study.plan import dims_of, methods_of, tasks_of
 
 if TYPE_CHECKING:
-    from medapps.embed.train import Progress
+    from medapps.train.loop import Progress
 
 
 @dataclass(frozen=True)

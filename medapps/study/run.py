@@ -29,8 +29,8 @@ from medapps.study.plan import settings_for
 from medapps.tracking import Run, track
 
 if TYPE_CHECKING:
-    from medapps.embed.train import Progress
     from medapps.graph.graph import Graph
+    from medapps.train.loop import Progress
 
 
 @dataclass(frozen=True)

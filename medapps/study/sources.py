@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medapps.crop.crop import Crop
-from medapps.embed.embedding import Embedding
+from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.settings import Settings

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
-from medapps.baselines.make import make_baseline
+from medapps.baselines.registry import make_baseline
 from medapps.crop.crop import Crop
-from medapps.embed.config import MedConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
+from medapps.train.config import MedConfig
 
 OFF = BaselineConfig(search=SearchConfig(when="off"))
 

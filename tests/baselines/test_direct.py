@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medapps.baselines.alone import alone, default_rate
-from medapps.baselines.make import make_baseline
-from medapps.embed.config import MedConfig
-from medapps.embed.train import train_med
+from medapps.baselines.registry import make_baseline
+from medapps.baselines.single_size import alone, default_rate
+from medapps.train.config import MedConfig
+from medapps.train.loop import train_med
 from tests.baselines.conftest import OFF, short
 
 

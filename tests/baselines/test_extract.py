@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from medapps.baselines import extract
-from medapps.baselines.make import make_baseline
+from medapps.baselines.registry import make_baseline
 from medapps.crop.score import SCORES, ScoreSpec
-from medapps.embed.draw import NEGATIVES, stream
 from medapps.errors import MedappsError
+from medapps.train.random_streams import NEGATIVES, stream
 from tests.baselines.conftest import OFF, make_graph
 
 

@@ -14,11 +14,11 @@ from medapps.baselines.dualde import Labels, dual_loss
 from medapps.baselines.losses import Loss, Seen, huber_ramp_loss, kd_loss
 from medapps.baselines.player import Player, masked_of
 from medapps.crop.score import EPSILON, ScoreSpec
-from medapps.embed.config import MedConfig
-from medapps.embed.negatives import Batch, sampler_of
-from medapps.embed.score import make_scorer
-from medapps.embed.step import Tables
 from medapps.graph.graph import KnownTriples
+from medapps.model.scorer import make_scorer
+from medapps.train.batches.negatives import Batch, sampler_of
+from medapps.train.config import MedConfig
+from medapps.train.step import Tables
 from tests.baselines.conftest import make_graph
 
 F64 = torch.float64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from medapps.baselines.make import MAKERS, check_order, make_baseline, teacher_dim
-from medapps.embed.config import MedConfig
+from medapps.baselines.registry import MAKERS, check_order, make_baseline, teacher_dim
 from medapps.errors import MedappsError
+from medapps.train.config import MedConfig
 from tests.baselines.conftest import OFF
 from tests.contracts import assert_maker
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from medapps.baselines import pca
-from medapps.baselines.make import make_baseline
+from medapps.baselines.registry import make_baseline
 from medapps.crop.score import SCORES, ScoreSpec
 from tests.baselines.conftest import OFF
 

@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from medapps.baselines.make import MAKERS, make_baseline
+from medapps.baselines.registry import MAKERS, make_baseline
 from medapps.crop.crop import Crop
-from medapps.embed.config import MedConfig
-from medapps.score.rules import RULES
+from medapps.model.rules import RULES
+from medapps.train.config import MedConfig
 from tests.baselines.conftest import OFF, make_graph
 from tests.contracts import assert_maker
 

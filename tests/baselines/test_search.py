@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from medapps.baselines.alone import default_rate
 from medapps.baselines.config import BaselineConfig, SearchConfig
-from medapps.baselines.make import make_baseline
+from medapps.baselines.registry import make_baseline
 from medapps.baselines.search import choose, highest, trial_passes
-from medapps.embed.config import MedConfig
-from medapps.embed.train import Progress
+from medapps.baselines.single_size import default_rate
 from medapps.errors import MedappsError
+from medapps.train.config import MedConfig
+from medapps.train.loop import Progress
 from tests.baselines.conftest import make_graph, short
 
 

@@ -17,7 +17,7 @@ from medapps.baselines.config import (
     TaConfig,
 )
 from medapps.baselines.losses import ramp
-from medapps.baselines.make import make_baseline
+from medapps.baselines.registry import make_baseline
 from medapps.errors import Interrupted, MedappsError
 from tests.baselines.conftest import make_graph, short
 from tests.contracts import assert_same

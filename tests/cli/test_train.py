@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from medapps.cli.main import app
 from medapps.crop.crop import load_crop
-from medapps.score.rules import RULES
+from medapps.model.rules import RULES
 
 
 def test_a_file_that_is_not_there_is_named_and_ends_with_2(tmp_path: Path) -> None:

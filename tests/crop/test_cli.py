@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from medapps.cli.main import app
 from medapps.crop.crop import load_crop
+from medapps.crop.embedding import Embedding
 from medapps.crop.score import ScoreSpec
-from medapps.embed.embedding import Embedding
 from medapps.graph.graph import Graph
 from tests.contracts import assert_maker, assert_sound
 from tests.crop.conftest import make_crop

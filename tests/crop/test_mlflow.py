@@ -13,7 +13,7 @@ import pytest
 
 from medapps.crop.crop import Crop
 from medapps.crop.export import export_crop
-from medapps.crop.register import log_crop
+from medapps.serve.crop_register import log_crop
 from medapps.tracking import track, tracking_uri
 from tests.crop.conftest import make_crop
 

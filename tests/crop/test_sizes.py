@@ -12,9 +12,9 @@ import pytest
 from medapps.config import resolve, validate
 from medapps.crop.budget import crop_bytes, fit_budget
 from medapps.crop.crop import Crop
+from medapps.crop.cut import between, cut
 from medapps.crop.dims import check_dim
 from medapps.crop.export import chosen_rows, export_crop
-from medapps.crop.prefix import between, cut
 from medapps.crop.quantize import DTYPES
 from medapps.crop.retention import log_curve, plot_curve, retention_curve, smallest_keeping
 from medapps.crop.score import ScoreSpec

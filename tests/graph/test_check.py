@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 from medapps.graph import leaks
-from medapps.graph.beside import read_interactions
 from medapps.graph.check import Check, check_dataset
 from medapps.graph.leaks import label_leaks
 from medapps.graph.read import read_graph
+from medapps.graph.side_tables import read_interactions
 from medapps.graph.split import leave_one_out
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medapps.graph import known
-from medapps.graph.known import KnownTriples
+from medapps.graph import known_triples as known
+from medapps.graph.known_triples import KnownTriples
 
 
 def triples(count: int, entities: int, relations: int, seed: int) -> np.ndarray:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from medapps.errors import MedappsError
-from medapps.graph.beside import read_interactions, read_labels
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.read import read_graph
+from medapps.graph.side_tables import read_interactions, read_labels
 from medapps.graph.split import leave_one_out
 
 ROWS = [

@@ -7,10 +7,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medapps.graph.hold_out import leave_one_out as task_split
 from medapps.graph.ids import IdMap
 from medapps.graph.split import leave_one_out, name_hash
-from medapps.tasks.interactions import read_interactions
-from medapps.tasks.split import leave_one_out as task_split
+from medapps.recommend.interactions import read_interactions
 
 ROW = st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz"), st.integers(0, 3))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from medapps.config import resolve
-from medapps.embed.config import paper
 from medapps.settings import Settings
 from medapps.study.demo import DEMO
 from medapps.study.plan import dims_of, methods_of, quick, settings_for, tasks_of
+from medapps.train.config import paper
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(FOLDER.glob("*.yaml"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from medapps.embed.config import MedConfig
-from medapps.embed.embedding import Embedding
-from medapps.embed.train import train_med
+from medapps.crop.embedding import Embedding
 from medapps.stages.origin import origin_of
-from tests.embed.conftest import make_graph
+from medapps.train.config import MedConfig
+from medapps.train.loop import train_med
+from tests.train.conftest import make_graph
 
 
 def test_the_same_vectors_by_two_recipes_are_two_origins(tmp_path):

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from medapps.config import resolve
-from medapps.embed.embedding import Embedding
-from medapps.embed.rank import ranks_of, retention
+from medapps.crop.embedding import Embedding
+from medapps.evaluate.link_prediction import ranks_of, retention
 from medapps.graph.read import read_graph
 from medapps.report import Report
 from medapps.settings import Settings

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 import torch
 
+from medapps.crop.service import NamedVectors
 from medapps.graph.ids import IdMap
-from medapps.tasks.service import NamedVectors
 
 torch.set_num_threads(1)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from medapps.arrays import open_arrays
+from medapps.cli.tell import export_bundle
 from medapps.crop.quantize import dequantize
+from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
-from medapps.tasks.config import NcfConfig, RecommendConfig
-from medapps.tasks.recommend import train_recommender
-from medapps.tasks.recommender import Recommender
-from medapps.tasks.service import NamedVectors
-from medapps.tasks.study import prepare
-from medapps.tasks.tell import export_bundle
+from medapps.recommend.config import NcfConfig, RecommendConfig
+from medapps.recommend.model import Recommender
+from medapps.recommend.problem import prepare
+from medapps.recommend.run import train_recommender
 
 
 @pytest.fixture(scope="module", params=["neumf", "gmf", "none"])
@@ -35,7 +35,7 @@ def test_onnx_runtime_equals_torch(recommender: Recommender, tmp_path: Path, dty
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    from medapps.tasks.export import export_onnx
+    from medapps.serve.onnx import export_onnx
 
     export_onnx(recommender, tmp_path / "bundle", dtype=dtype)
     tables = open_arrays(tmp_path / "bundle" / "tables.safetensors")

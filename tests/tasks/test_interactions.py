@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from medapps.graph.hold_out import TEST, VALID
 from medapps.graph.split import leave_one_out as hold_out
-from medapps.tasks.interactions import read_interactions
-from medapps.tasks.split import TEST, VALID
+from medapps.recommend.interactions import read_interactions
 
 
 def table(seed: int = 0) -> pl.DataFrame:

@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from medapps.crop.service import NamedVectors, Scaling
 from medapps.errors import MedappsError
+from medapps.label.config import LabelConfig
+from medapps.label.model import LabelModel
+from medapps.label.network import MlpSetting, train_mlps
+from medapps.label.run import LabelResult, label_users, train_labeller
 from medapps.report import Report
-from medapps.tasks.config import LabelConfig
-from medapps.tasks.label import LabelResult, label_users, train_labeller
-from medapps.tasks.label_model import LabelModel
-from medapps.tasks.mlp import MlpSetting, train_mlps
-from medapps.tasks.service import NamedVectors, Scaling
 
 QUICK = LabelConfig(hidden=16, epochs=40, dropout=(0.1,), weight_decay=(0.01, 1.0), batch=32)
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, ndcg_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from medapps.tasks.metrics import (
+from medapps.evaluate.metrics import (
     batched_f1_macro,
     bootstrap_f1_macro,
     bootstrap_interval,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medapps.tasks.mlp import choose
+from medapps.label.network import choose
 
 
 def test_of_settings_that_validate_alike_the_one_of_least_log_loss_is_chosen() -> None:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from medapps.errors import MedappsError
-from medapps.tasks.config import NcfConfig
-from medapps.tasks.known import KnownPairs
-from medapps.tasks.metrics import rank_metrics
-from medapps.tasks.ncf import NeuMF, new_model
-from medapps.tasks.ncf_train import train_ncf
-from medapps.tasks.ranking import full_ranks, sampled_ranks, score_blocks
+from medapps.evaluate.metrics import rank_metrics
+from medapps.recommend.config import NcfConfig
+from medapps.recommend.fit import train_ncf
+from medapps.recommend.known_pairs import KnownPairs
+from medapps.recommend.network import NeuMF, new_model
+from medapps.recommend.ranking import full_ranks, sampled_ranks, score_blocks
 
 USERS, ITEMS, DIM = 40, 5000, 6  # more items than one tile
 

@@ -8,18 +8,18 @@ import numpy as np
 import polars as pl
 import pytest
 
+from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.tasks.config import NcfConfig, RecommendConfig
-from medapps.tasks.recommend import (
+from medapps.recommend.config import NcfConfig, RecommendConfig
+from medapps.recommend.model import Recommender
+from medapps.recommend.problem import Study, prepare
+from medapps.recommend.run import (
     RecommendResult,
     recommend_products,
     reference_report,
     train_recommender,
 )
-from medapps.tasks.recommender import Recommender
-from medapps.tasks.service import NamedVectors
-from medapps.tasks.study import Study, prepare
 
 QUICK = RecommendConfig(
     ncf=NcfConfig(epochs=25, learning_rate=0.01, patience=25, user_dropout=0.3),

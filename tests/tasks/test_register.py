@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from medapps.tasks.config import NcfConfig, RecommendConfig
-from medapps.tasks.recommend import train_recommender
-from medapps.tasks.register import log_recommender
-from medapps.tasks.service import NamedVectors
-from medapps.tasks.study import prepare
+from medapps.crop.service import NamedVectors
+from medapps.recommend.config import NcfConfig, RecommendConfig
+from medapps.recommend.problem import prepare
+from medapps.recommend.run import train_recommender
+from medapps.serve.recommender_register import log_recommender
 from medapps.tracking import NO_RUN, track, tracking_uri
 
 pytestmark = pytest.mark.filterwarnings("default")  # those of mlflow and what it imports

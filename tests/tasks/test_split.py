@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medapps.graph.hold_out import TEST, TRAIN, VALID, k_core, leave_one_out, name_hash, stratified
 from medapps.graph.ids import IdMap
-from medapps.tasks.interactions import read_interactions
-from medapps.tasks.split import TEST, TRAIN, VALID, k_core, leave_one_out, name_hash, stratified
+from medapps.recommend.interactions import read_interactions
 
 
 def test_every_class_is_split_70_10_20() -> None:

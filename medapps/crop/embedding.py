@@ -1,0 +1,128 @@
+"""Embedding: the trained tables, from which every trained size can be cropped."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medapps.arrays import Blocks, Hole, bfloat16, open_arrays
+from medapps.crop.crop import Crop
+from medapps.crop.score import ScoreSpec
+from medapps.errors import MedappsError
+from medapps.graph.ids import IdMap
+from medapps.model.rules import RULES
+from medapps.store import Draft, Manifest, read_manifest, writing
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Entity and relation tables whose prefixes of length `dims` are models of their own."""
+
+    entities: np.ndarray
+    """(n, width): float32, or bit patterns of bfloat16 in uint16; may be a memory map."""
+    relations: np.ndarray
+    """float32 (m, relation width)."""
+    dims: tuple[int, ...]
+    specs: tuple[ScoreSpec, ...]
+    """How each prefix scores."""
+    entity_ids: IdMap
+    relation_ids: IdMap
+    users: np.ndarray
+    """int32, ascending: the rows that are users."""
+    graph_digest: str = ""
+    method: str = "med"
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Loss, speed, memory and validation figures of the training."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """JSON-able origin: dataset name and folder, seed, config."""
+    manifest: Manifest | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def scorer(self) -> str:
+        return self.specs[-1].scorer
+
+    def crop(self, dim: int) -> Crop:
+        """The sub-model of size `dim`: views of the first coordinates, nothing copied."""
+        if dim not in self.dims:
+            near = sorted(self.dims, key=lambda d: (abs(d - dim), d))[:2]
+            raise MedappsError(
+                f"Dimension {dim} was not trained; trained are {', '.join(map(str, self.dims))}.",
+                fix=f"Take --dim {near[0]} or {near[-1]}, or train again with --dims.",
+            )
+        entity, relation, _ = RULES[self.scorer].REALS
+        origin = {
+            "graph": self.graph_digest,
+            "embedding": self.manifest.digest if self.manifest else "",
+            "trained_dims": list(self.dims),
+            "train_seconds": self.metrics.get("train_seconds", 0.0),
+        }
+        return Crop(
+            entities=self.entities[:, : dim * entity],
+            entity_ids=self.entity_ids,
+            dim=dim,
+            method=self.method,
+            spec=self.specs[self.dims.index(dim)],
+            relations=self.relations[:, : dim * relation],
+            relation_ids=self.relation_ids,
+            users=self.users,
+            about=self.about | origin,
+        )
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        config: dict[str, Any] | None = None,
+        parents: dict[str, str] | None = None,
+        force: bool = False,
+    ) -> Embedding:
+        """Write the embedding as a folder and return it memory-mapped."""
+        parents = {"graph": self.graph_digest} | (parents or {})
+        with writing(
+            folder, kind="embedding", config=config, parents=parents, force=force
+        ) as draft:
+            bits = self.entities.dtype == np.uint16
+            self.write(draft, bfloat16(self.entities) if bits else self.entities)
+        return Embedding.load(folder)
+
+    def write(self, draft: Draft, entities: np.ndarray | Blocks | Hole) -> None:
+        """Everything into a draft, with these entities or a place for them."""
+        tables = {"entities": entities, "relations": self.relations}
+        draft.arrays("vectors.safetensors", tables)
+        draft.arrays("users.safetensors", {"users": self.users})
+        self.entity_ids.save(draft.path("entities.safetensors"))
+        self.relation_ids.save(draft.path("relations.safetensors"))
+        draft.about = self.about | {
+            "dims": list(self.dims),
+            "specs": [asdict(spec) for spec in self.specs],
+            "graph_digest": self.graph_digest,
+            "method": self.method,
+        }
+        draft.metrics = self.metrics
+
+    @classmethod
+    def load(cls, folder: Path, *, verify: bool = False) -> Embedding:
+        """Memory-map a saved embedding; `verify` hashes large files too."""
+        folder = Path(folder)
+        manifest = read_manifest(
+            folder, kind="embedding", **({"verify_below": 2**63} if verify else {})
+        )
+        about = dict(manifest.about)
+        vectors = open_arrays(folder / "vectors.safetensors")
+        return cls(
+            entities=vectors["entities"],
+            relations=vectors["relations"],
+            dims=tuple(about.pop("dims")),
+            specs=tuple(ScoreSpec(**spec) for spec in about.pop("specs")),
+            entity_ids=IdMap.load(folder / "entities.safetensors"),
+            relation_ids=IdMap.load(folder / "relations.safetensors"),
+            users=open_arrays(folder / "users.safetensors")["users"],
+            graph_digest=about.pop("graph_digest"),
+            method=about.pop("method"),
+            metrics=manifest.metrics,
+            about=about,
+            manifest=manifest,
+        )

@@ -1,0 +1,1 @@
+"""The files of a crop: safetensors, npz, Parquet."""

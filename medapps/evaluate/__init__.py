@@ -1,0 +1,1 @@
+"""How good a model is: filtered ranking, metrics, what each size retains."""

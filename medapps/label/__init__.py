@@ -1,0 +1,1 @@
+"""Which class a user belongs to, read from its vector."""

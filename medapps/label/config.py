@@ -1,0 +1,40 @@
+"""Settings of user labelling; needs no torch to be read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from medapps.config import Config
+
+
+class LabelConfig(Config):
+    """User labelling: a two-layer MLP on frozen, standardised user vectors."""
+
+    column: str | None = None
+    """Label column; the first one when not given."""
+    hidden: int = Field(default=64, ge=1)
+    """Width of the hidden layer."""
+    dropout: tuple[float, ...] = (0.2, 0.5)
+    """Dropout of the hidden layer; one of these is chosen on validation users."""
+    weight_decay: tuple[float, ...] = (0.01, 1.0, 10.0)
+    """Decoupled weight decay; one of these is chosen on validation users."""
+    learning_rate: float = Field(default=2e-3, gt=0)
+    """Step size of Adam."""
+    batch: int = Field(default=256, ge=1)
+    """Users per step."""
+    epochs: int = Field(default=60, ge=1)
+    """Most epochs that are trained."""
+    patience: int = Field(default=10, ge=1)
+    """Epochs without a better validation macro-F1 before a model stops."""
+    scaling: Literal["column", "whole"] = "whole"
+    """Divide all coordinates by their common deviation on train users, or each by its own."""
+    class_weights: bool = False
+    """Weigh classes inversely to their frequency."""
+    rare: Literal["error", "drop"] = "error"
+    """What to do with a class of fewer than three users."""
+    split_seed: int = 0
+    """Chooses the 70/10/20 split of users; the same for every method."""
+    controls: bool = True
+    """Also train on random and on shuffled vectors, and fit a linear probe."""

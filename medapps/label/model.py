@@ -1,0 +1,96 @@
+"""LabelModel: a trained labeller that predicts without its training data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from medapps.arrays import open_arrays
+from medapps.crop.service import Scaling, Source
+from medapps.errors import MedappsError
+from medapps.store import read_manifest, writing
+
+
+@dataclass(frozen=True)
+class LabelModel:
+    """Two-layer MLPs of several seeds; their mean probability is the prediction."""
+
+    column: str
+    classes: tuple[str, ...]
+    dim: int
+    method: str
+    scaling: Scaling
+    weights: dict[str, np.ndarray]  # w1 (seeds, dim + 1, hidden), b1, w2, b2
+
+    def probabilities(self, source: Source, users: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        """Class probabilities (users, classes), and known bool (users,)."""
+        if source.dim != self.dim:
+            raise MedappsError(
+                f"The labeller was trained on {self.dim} numbers per user, "
+                f"the vectors given have {source.dim}.",
+                fix=f"Use a crop with --dim {self.dim}.",
+            )
+        values, known = source.vectors(users)
+        x = self.scaling.apply(values, known)
+        total = np.zeros((len(x), len(self.classes)))
+        for w1, b1, w2, b2 in zip(
+            *(self.weights[n] for n in ("w1", "b1", "w2", "b2")), strict=True
+        ):
+            logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
+            shifted = np.exp(logits - logits.max(1, keepdims=True))
+            total += shifted / shifted.sum(1, keepdims=True)
+        return total / len(self.weights["w1"]), known
+
+    def predict(self, source: Source, users: pl.Series) -> pl.DataFrame:
+        """One row per user: label, probability, whether it is in the graph, and p_<class>."""
+        if users.null_count():
+            raise MedappsError("The users to label include empty names.")
+        probability, known = self.probabilities(source, users)
+        best = probability.argmax(1)
+        columns = {
+            "user": users,
+            self.column: pl.Series(np.array(self.classes)[best].tolist(), dtype=pl.String),
+            "probability": probability.max(1),
+            "in_graph": known,
+        }
+        columns |= {f"p_{name}": probability[:, i] for i, name in enumerate(self.classes)}
+        return pl.DataFrame(columns)
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        config: dict[str, Any] | None = None,
+        parents: dict[str, str] | None = None,
+        force: bool = False,
+    ) -> None:
+        """Write the model as a folder."""
+        with writing(folder, kind="labeller", config=config, parents=parents, force=force) as draft:
+            draft.arrays(
+                "model.safetensors",
+                self.weights | {"mean": self.scaling.mean, "deviation": self.scaling.deviation},
+            )
+            draft.about = {
+                "column": self.column,
+                "classes": list(self.classes),
+                "dim": self.dim,
+                "method": self.method,
+            }
+
+    @classmethod
+    def load(cls, folder: Path) -> LabelModel:
+        """Read a model back."""
+        about = read_manifest(folder, kind="labeller").about
+        arrays = open_arrays(Path(folder) / "model.safetensors")
+        return cls(
+            about["column"],
+            tuple(about["classes"]),
+            about["dim"],
+            about["method"],
+            Scaling(np.asarray(arrays["mean"]), np.asarray(arrays["deviation"])),
+            {name: np.asarray(arrays[name]) for name in ("w1", "b1", "w2", "b2")},
+        )

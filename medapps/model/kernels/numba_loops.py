@@ -1,0 +1,161 @@
+"""Compiled loops for what no matrix product gives: sums of absolute values over pairs of two sets.
+
+Torch would write every coordinate of every pair to memory, several times. Here a pair's sum stays
+in the processor's registers. Rows, or coordinates, are shared out among as many threads as torch
+uses, each to one of them, so that results do not depend on how many there are. Arrays come whole:
+over a slice whose rows lie apart the loops would not be vectorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+
+from medapps.model.spec import EPSILON
+
+FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
+"""Sums may be reordered and roots approximated to the last bits; a NaN stays a NaN."""
+
+
+def _start_threads() -> int:
+    """How many threads there can be; to start them resets torch's number where both share them."""
+    threads = torch.get_num_threads()
+    most = numba.get_num_threads()
+    torch.set_num_threads(threads)
+    return int(most)
+
+
+MOST = _start_threads()
+
+
+def compiled(loop: Callable[..., None]) -> Callable[..., None]:
+    """The loop as machine code, its `prange` on as many threads as torch uses."""
+    fast = njit(parallel=True, nogil=True, cache=True, fastmath=FAST, error_model="numpy")(loop)
+
+    @wraps(loop)
+    def run(*arrays: object) -> None:
+        numba.set_num_threads(min(torch.get_num_threads(), MOST))
+        fast(*arrays)
+
+    return run
+
+
+def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: np.ndarray) -> None:
+    """out (n, B, N): sums of |q - e| over segments of complex coordinates, cut at `cuts`, for
+    interleaved q (B, 2d) and e (N, 2d).
+    """
+    (x, y), ends, tiny = _parts(query), _columns(entity), query.dtype.type(EPSILON)
+    _sums(x, y, *ends, cuts, tiny, out)
+
+
+def add_modulus_slopes(
+    grad: np.ndarray,
+    query: np.ndarray,
+    entity: np.ndarray,
+    cuts: np.ndarray,
+    dquery: np.ndarray,
+    dentity: np.ndarray,
+) -> None:
+    """Add to dquery (B, 2d) and dentity (N, 2d) the gradients for grad (n, B, N) of their sums."""
+    ends = *_columns(query), *_columns(entity)
+    slopes = [np.zeros_like(end) for end in ends]
+    segment = np.repeat(np.arange(len(grad)), np.diff(cuts))  # of each coordinate
+    _slopes(*ends, segment, grad, query.dtype.type(EPSILON), *slopes)
+    for out, (real, imaginary) in ((dquery, slopes[:2]), (dentity, slopes[2:])):
+        out[:, 0::2] += real.T
+        out[:, 1::2] += imaginary.T
+
+
+def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    """out (B, N): sums of |x - v y| for x, v (B, d) and y (N, d)."""
+    _stretched(x, v, y, x.dtype.type(0), out)
+
+
+def stretched_slopes(
+    grad: np.ndarray, x: np.ndarray, v: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradients of x, v (B, d) and y (N, d) for grad (B, N) of their sums."""
+    ends = [np.ascontiguousarray(part.T) for part in (x, v, y)]
+    dx, dv, dy = slopes = [np.zeros_like(end) for end in ends]
+    _stretched_slopes(*ends, grad, x.dtype.type(0), *slopes)
+    return dx.T, dv.T, dy.T
+
+
+@compiled
+def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
+    """Vectors run over the others: q (B, d), e (d, N), so that short segments are no slower."""
+    for b in prange(qx.shape[0]):
+        for j in range(out.shape[0]):
+            total = out[j, b]
+            total[:] = tiny - tiny
+            for c in range(cuts[j], cuts[j + 1]):
+                x, y = qx[b, c], qy[b, c]
+                u, v = ex[c], ey[c]
+                for k in range(len(total)):
+                    real, imaginary = x - u[k], y - v[k]
+                    total[k] += np.sqrt(real * real + imaginary * imaginary + tiny)
+
+
+@compiled
+def _slopes(qx, qy, ex, ey, segment, grad, tiny, dqx, dqy, dex, dey):  # type: ignore[no-untyped-def]
+    """A coordinate at a time, q (d, B) and e (d, N), so that both ends share one root."""
+    for c in prange(qx.shape[0]):
+        u, v, du, dv = ex[c], ey[c], dex[c], dey[c]
+        for b in range(qx.shape[1]):
+            x, y, weight = qx[c, b], qy[c, b], grad[segment[c], b]
+            along, across = tiny - tiny, tiny - tiny
+            for k in range(len(weight)):
+                real, imaginary = x - u[k], y - v[k]
+                slope = weight[k] / np.sqrt(real * real + imaginary * imaginary + tiny)
+                real *= slope
+                imaginary *= slope
+                along += real
+                across += imaginary
+                du[k] -= real
+                dv[k] -= imaginary
+            dqx[c, b] = along
+            dqy[c, b] = across
+
+
+@compiled
+def _stretched(x, v, y, zero, out):  # type: ignore[no-untyped-def]
+    """Vectors run over coordinates."""
+    for b in prange(x.shape[0]):
+        start, factor = x[b], v[b]
+        for k in range(y.shape[0]):
+            end, total = y[k], zero
+            for c in range(len(start)):
+                total += abs(start[c] - factor[c] * end[c])
+            out[b, k] = total
+
+
+@compiled
+def _stretched_slopes(x, v, y, grad, zero, dx, dv, dy):  # type: ignore[no-untyped-def]
+    """A coordinate at a time, x and v (d, B), y (d, N)."""
+    for c in prange(x.shape[0]):
+        end, back = y[c], dy[c]
+        for b in range(x.shape[1]):
+            start, factor, weight = x[c, b], v[c, b], grad[b]
+            along, across = zero, zero
+            for k in range(len(weight)):
+                slope = weight[k] if start > factor * end[k] else -weight[k]
+                along += slope
+                across -= slope * end[k]
+                back[k] -= slope * factor
+            dx[c, b] = along
+            dv[c, b] = across
+
+
+def _parts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Real and imaginary parts (k, d) of interleaved complex numbers (k, 2d)."""
+    return np.ascontiguousarray(rows[:, 0::2]), np.ascontiguousarray(rows[:, 1::2])
+
+
+def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same as (d, k)."""
+    return np.ascontiguousarray(rows.T[0::2]), np.ascontiguousarray(rows.T[1::2])

@@ -1,0 +1,188 @@
+"""PairRE's distance with every prefix normalised by its own length, exact in one pass.
+
+A query is (p | v | h): p = source times its vector, v = the other end's vector, h = source. For an
+entity t and prefix i, with H, T, A, B, C sums over the prefix,
+
+    a = 1/sqrt(H),  b = 1/sqrt(T)       H = sum h^2,  T = sum t^2
+    S = a^2 A + b^2 B - 2 a b C         A = sum p^2,  B = sum v^2 t^2,  C = sum p v t
+    D = sqrt(S), or S itself for squared L2
+
+B and C are matrix products. With G = dL/dS and sums over the pairs of a row or a column:
+
+    dA = a^2 sum G      da = 2 (a A sum G - sum G b C)      db = 2/b sum G (S - a^2 A + a b C)
+    dB = b^2 G          dC = -2 a b G                       dH = -a^3 da / 2,  dT = -b^3 db / 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from medapps.model.kernels.euclidean import FLOOR
+from medapps.model.kernels.matrix_products import products, products_backward
+from medapps.model.kernels.segments import (
+    Bounds,
+    chain_,
+    chain_back_,
+    scale_segments_,
+    segment_sums,
+)
+from medapps.model.spec import EPSILON
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The distance of two stretched points that both come from the unit sphere."""
+
+    norm: str = "l2"
+    bf16: bool = False
+    """Matrix products in bfloat16."""
+    from_larger: float = 1.0
+    """Part of what moves a size that also moves the next smaller one inside it."""
+    bounded: bool = True
+
+    def aligned(
+        self, query: Tensor, entity: Tensor, bounds: Bounds
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """D (n, B, K) of query (B, 3 width) and its own entity (B, K, width); both are kept."""
+        p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
+        a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B, 1), (n, B, K)
+        stretched = v * entity
+        square = _prefix_sums(stretched * stretched, bounds).mul_(b).mul_(b)
+        cross = _prefix_sums(stretched.mul_(p), bounds).mul_(a).mul_(b)
+        square.sub_(cross, alpha=2).add_(_prefix_sums(p * p, bounds) * a * a)
+        return self.total(square), (query, entity)
+
+    def aligned_backward(
+        self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of query (B, 3 width) and entity (B, K, width); overwrites grad."""
+        (query, t), share = kept, self.from_larger
+        p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
+        a, b = (inverse_lengths(x, bounds) for x in (h, t))
+        own = _prefix_sums(p * p, bounds)  # A (n, B, 1)
+        cross = _prefix_sums(v * t * p, bounds)  # C (n, B, K)
+        g = self._by_square(grad, distance)
+        square = distance * distance if self.norm == "l2" else distance
+        da = (own * a * g - g * b * cross).sum(2, keepdim=True).mul_(2)
+        db = (square - a * a * own + a * b * cross).mul_(g).mul_(2).div_(b)
+        dv, dt = (
+            lengths_backward(slope, inverse, x, bounds, share)
+            for slope, inverse, x in ((da, a, h), (db, b, t))
+        )
+        dh, dsum = dv.sum(1), (a * a * g).sum(2, keepdim=True)
+        dp = scale_segments_(2 * p, chain_back_(dsum, share), bounds).sum(1)
+        apart = scale_segments_(2 * v * t, chain_back_(b * b * g, share), bounds)  # dB by v t
+        across = chain_back_((-2) * a * b * g, share)
+        dt.addcmul_(apart, v.expand_as(t))
+        dv = (apart * t).sum(1)
+        along = scale_segments_(t.clone(memory_format=torch.contiguous_format), across, bounds)
+        dp += (along * v).sum(1)
+        dv += (along * p).sum(1)
+        dt += scale_segments_((p * v).expand_as(t).contiguous(), across, bounds)
+        return torch.cat([dp, dv, dh], 1), dt
+
+    def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
+        """D of query (B, 3 width) and every entity (N, width), into out (n, B, N)."""
+        p, v, h = query.split(bounds[-1], 1)
+        a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
+        b = b.unsqueeze(1)
+        products(v * v, entity * entity, bounds, out, bf16=self.bf16).mul_(b)
+        cross = torch.empty_like(out)
+        products(p * v, entity, bounds, cross, alpha=-2.0, bf16=self.bf16)
+        out.addcmul_(cross, a.unsqueeze(-1)).mul_(b)
+        out += (_prefix_sums(p * p, bounds) * a * a).unsqueeze(-1)
+        out.clamp_min_(FLOOR[out.dtype])
+        return out.sqrt_() if self.norm == "l2" else out
+
+    def pairs_backward(
+        self,
+        grad: Tensor,
+        distance: Tensor,
+        query: Tensor,
+        entity: Tensor,
+        bounds: Bounds,
+        dquery: Tensor,
+        dentity: Tensor,
+    ) -> None:
+        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        width, share = bounds[-1], self.from_larger
+        p, v, h = query.split(width, 1)
+        dp, dv, dh = dquery.split(width, 1)
+        a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
+        own = _prefix_sums(p * p, bounds)  # A (n, B)
+        u, squares = p * v, (v * v, entity * entity)
+        cross = products(u, entity, bounds, torch.empty_like(grad), bf16=self.bf16)  # C
+        half = 0.5 if self.norm == "l2" else 1.0  # sum over B of G S = half sum of dL/dD D
+        column = torch.einsum("nbk,nbk->nk", grad, distance).mul_(half)
+        g = self._by_square(grad, distance)
+        column -= torch.bmm((a * a * own).unsqueeze(1), g)[:, 0]
+        cross.mul_(g)  # G C
+        column += torch.bmm(a.unsqueeze(1), cross)[:, 0] * b
+        row = g.sum(-1)
+        da = 2 * (a * own * row - torch.bmm(cross, b.unsqueeze(-1))[..., 0])
+        dh += lengths_backward(da, a, h, bounds, share)
+        dentity += lengths_backward(column.mul_(2).div_(b), b, entity, bounds, share)
+        dp += scale_segments_(2 * p, chain_back_(a * a * row, share), bounds)
+        torch.mul(g, b.unsqueeze(1), out=cross)
+        g.copy_(cross).mul_(a.unsqueeze(-1))  # a b G
+        du, dsquares = torch.zeros_like(u), [torch.zeros_like(x) for x in squares]
+        chain_back_(g, share)
+        products_backward(g, u, entity, bounds, du, dentity, alpha=-2.0, bf16=self.bf16)
+        chain_back_(cross.mul_(b.unsqueeze(1)), share)  # b^2 G
+        products_backward(cross, *squares, bounds, *dsquares, bf16=self.bf16)
+        dp.addcmul_(du, v)
+        dv.addcmul_(du, p).addcmul_(dsquares[0], v, value=2)
+        dentity.addcmul_(dsquares[1], entity, value=2)
+
+    def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
+        """(n, B): the three parts of S are at most the largest stretch squared."""
+        p, v, h = query.split(bounds[-1], 1)
+        own = _prefix_sums(p * p, bounds) * inverse_lengths(h, bounds).square_()
+        off = 8e-6 * (own + v.square().amax(-1)) + 1e-9
+        floor = FLOOR[torch.float32]
+        square = distance.square() if self.norm == "l2" else distance
+        off = off + torch.where(square < 2 * floor, floor, 0.0)
+        if self.norm == "l2sq":
+            return off
+        return torch.minimum(off / distance.clamp_min(1e-9), off.sqrt())
+
+    def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
+        """(..., dim): what each coordinate adds; leaving one out does not change the lengths."""
+        return apart(query, entity, dim).square_()
+
+    def total(self, terms: Tensor) -> Tensor:
+        """The distance whose terms have this sum."""
+        terms = terms.clamp_min(0.0)
+        return terms.add_(EPSILON).sqrt_() if self.norm == "l2" else terms
+
+    def _by_square(self, grad: Tensor, distance: Tensor) -> Tensor:
+        """G = dL/dS from dL/dD, in place."""
+        return grad.div_(distance).mul_(0.5) if self.norm == "l2" else grad
+
+
+def _prefix_sums(x: Tensor, bounds: Bounds) -> Tensor:
+    """(n, ...): sums of x (..., width) over each prefix."""
+    return chain_(segment_sums(x, bounds))
+
+
+def apart(query: Tensor, entity: Tensor, dim: int) -> Tensor:
+    """(..., dim): the difference of both points for query (..., 3 dim) and entity (..., dim)."""
+    p, v, h = query.split(dim, -1)
+    a, b = ((x.square().sum(-1, keepdim=True) + EPSILON).rsqrt() for x in (h, entity))
+    return p * a - v * entity * b
+
+
+def inverse_lengths(x: Tensor, bounds: Bounds) -> Tensor:
+    """(n, ...): one over the length of each prefix of x (..., width)."""
+    return _prefix_sums(x * x, bounds).add_(EPSILON).rsqrt_()
+
+
+def lengths_backward(
+    grad: Tensor, inverse: Tensor, x: Tensor, bounds: Bounds, share: float
+) -> Tensor:
+    """Gradient of x (..., width) from that of its prefixes' inverse lengths (n, ...)."""
+    factor = chain_back_(grad * inverse * inverse * inverse, share)
+    return scale_segments_(x.neg().contiguous(), factor, bounds)

@@ -1,0 +1,1 @@
+"""Which products a user takes next."""

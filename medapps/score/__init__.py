@@ -1,1 +1,0 @@
-"""What a score is: one short file per scorer, with NumPy alone at import; see rules.RULES."""

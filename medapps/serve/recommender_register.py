@@ -1,0 +1,22 @@
+"""Recommenders in MLflow: each a logged model with a signature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from medapps.recommend.model import Recommender
+from medapps.tracking import Run
+
+_CODE = Path(__file__).with_name("recommender_pyfunc.py")
+
+
+def log_recommender(run: Run, folder: Path) -> str | None:
+    """Log a saved recommender as a model; its address, or None when nothing is tracked."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    if run.id is None:
+        return None
+    model = Recommender.load(folder)
+    example = pd.DataFrame({"user": model.users.names()[:3].to_list()})
+    tags = {"dim": str(model.dim), "method": model.method}
+    return run.model(_CODE, {"recommender": Path(folder)}, f"ncf-{model.dim}", example, **tags)

@@ -1,1 +1,0 @@
-"""What the vectors are for: user labels and product recommendation."""

@@ -1,0 +1,1 @@
+"""Which triples a step sees: order, negatives, partitions, held-out triples."""

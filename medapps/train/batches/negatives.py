@@ -1,0 +1,228 @@
+"""Batches: which triples are positives, what corrupts them, and which corruptions do not count.
+
+Shared mode: the positives of a chunk meet the same N entities. Independent mode: each positive has
+its own. Chunks corrupt tails and heads in turn, over the whole run, so both sides get equal shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from medapps.graph.known_triples import KnownTriples, among, flat
+from medapps.train.batches.shuffle import Order, Ranges, Shuffle
+from medapps.train.config import MedConfig
+from medapps.train.loss.drop import draw_kept
+from medapps.train.random_streams import DROPS, NEGATIVES, stream
+
+LONG = 2**12
+"""Queries with more known answers are searched instead of spelled out."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Positives [start, stop) of a batch with one side to corrupt."""
+
+    start: int
+    stop: int
+    side: str
+    """tail or head: what is asked."""
+    negatives: np.ndarray
+    """int32 (N,) shared, or (stop - start, K) independent."""
+    masked: np.ndarray
+    """int64: flat positions in (stop - start, N) that are no negatives."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B positives as (source, relation, target): the target is asked, the source given."""
+
+    source: np.ndarray  # int32 (B,)
+    relation: np.ndarray  # int32 (B,)
+    target: np.ndarray  # int32 (B,)
+    weight: np.ndarray | None  # float32 (B,), mean one
+    foreign: np.ndarray | None  # float32 (B,): 1 where the source is no answer to its own query
+    chunks: tuple[Chunk, ...]
+    of: int
+    """Positives in the whole batch, of which these may be a part."""
+    kept: np.ndarray | None = None
+    """float32 (B, d): factors of the coordinates, 0 where one is dropped."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws batch `step` of `epoch` as a function of the seed; keeps no state."""
+
+    triples: np.ndarray
+    """int32 (n, 3)."""
+    entities: int
+    config: MedConfig
+    seed: int
+    order: Order
+    known: KnownTriples | None = None
+    """Needed where config.filter_known."""
+    weight: np.ndarray | None = None
+    """float32 (n,): sub-sampling weights of the triples."""
+    one_way: np.ndarray | None = None
+    """bool (relations,): needed where config.own_answer."""
+    part: tuple[int, int] = (0, 1)
+    """Which part of every batch is drawn here, of how many."""
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        """bool (entities,), all False between uses."""
+        return np.zeros(self.entities, bool)
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch; the last one may be short."""
+        return self.order.steps
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        """The positives of this step, or this sampler's part of them, and their negatives."""
+        size = self.config.batch
+        rows = self.order.rows(epoch, step)
+        ranges, span = self.order.entities(epoch, step), self.order.span(epoch, step)
+        count = len(rows)
+        first, last = self._range(count)
+        triples = self.triples[rows[first:last]]
+        per_batch = -(-size // self.config.chunk)
+        turn = (epoch * self.steps + step) * per_batch
+        source = np.empty(last - first, np.int32)
+        target = np.empty(last - first, np.int32)
+        relation = np.ascontiguousarray(triples[:, 1])
+        draws = stream(self.seed, NEGATIVES, epoch, step)
+        chunks = []
+        for i, start in enumerate(range(0, count, self.config.chunk)):
+            stop = min(start + self.config.chunk, count)
+            side = "tail" if (turn + i) % 2 == 0 else "head"
+            given, asked = (0, 2) if side == "tail" else (2, 0)
+            negatives = self._draw(draws, stop - start, ranges, span)  # all parts draw the same
+            begin, end = max(start, first), min(stop, last)
+            if begin >= end:
+                continue
+            part = slice(begin - first, end - first)
+            source[part], target[part] = triples[part, given], triples[part, asked]
+            if negatives.ndim == 2:
+                negatives = negatives[begin - start : end - start]
+            masked = self._masked(source[part], relation[part], target[part], side, negatives)
+            chunks.append(Chunk(part.start, part.stop, side, negatives, masked))
+        if not chunks:  # a short batch for many ranks
+            none = negatives[:0]
+            chunks = [Chunk(0, 0, side, none, np.empty(0, np.int64))]
+        weight = None
+        if self.weight is not None:
+            weight = self.weight[rows]
+            weight = (weight / weight.mean()).astype(np.float32)[first:last]
+        foreign = None
+        if self.one_way is not None:
+            foreign = (self.one_way[relation] & (source != target)).astype(np.float32)
+        kept = None
+        if any(self.config.drops):
+            draws = stream(self.seed, DROPS, epoch, step)
+            kept = draw_kept(draws, count, self.config)[first:last]
+        return Batch(source, relation, target, weight, foreign, tuple(chunks), count, kept)
+
+    def _range(self, count: int) -> tuple[int, int]:
+        """This part of `count` positives; weights that span a chunk keep it in one part."""
+        unit = self.config.chunk if self.config.negative_norm == "batch" else 1
+        units, (part, of) = -(-count // unit), self.part
+        return min(count, part * units // of * unit), min(count, (part + 1) * units // of * unit)
+
+    def _draw(
+        self, draws: np.random.Generator, positives: int, ranges: Ranges, span: tuple[int, int]
+    ) -> np.ndarray:
+        """Uniform entities, the first `degree_share` of them replaced by ends of random triples."""
+        n = self.config.negatives
+        shared = self.config.negative_mode == "shared"
+        shape = (n,) if shared else (positives, n)
+        out = draws.integers(0, sum(last - first for first, last in ranges), shape, np.int32)
+        if ranges != ((0, self.entities),):
+            out = across(ranges, out)
+        popular = round(self.config.degree_share * n)
+        if popular:
+            shape = (*shape[:-1], popular)
+            ends = draws.integers(0, 2, shape, np.int32) * 2
+            out[..., :popular] = self.triples[draws.integers(*span, shape), ends]
+        return out
+
+    def _masked(
+        self,
+        source: np.ndarray,
+        relation: np.ndarray,
+        target: np.ndarray,
+        side: str,
+        negatives: np.ndarray,
+    ) -> np.ndarray:
+        if self.known is None:
+            own = target[:, None] == negatives  # (positives, N) by broadcasting in both modes
+            return np.flatnonzero(own)
+        answers, starts, stops = self.known.spans(source, relation, side)
+        long = np.flatnonzero(stops - starts > LONG)  # hubs: do not spell their answers out
+        hubs = answers, starts[long], stops[long]
+        stops[long] = starts[long]
+        query, answer = flat(answers, starts, stops)
+        if negatives.ndim == 1:
+            self._drawn[negatives] = True  # few answers are among the negatives: drop the rest
+            hit = self._drawn[answer]
+            self._drawn[negatives] = False
+            query, answer = query[hit], answer[hit]
+            columns, inverse = np.unique(negatives, return_inverse=True)
+            mask = np.zeros((len(source), len(columns)), bool)
+            mask[query, np.searchsorted(columns, answer)] = True
+            if len(long):
+                mask[long] = among(*hubs, np.broadcast_to(columns, (len(long), len(columns))))
+            return np.flatnonzero(mask[:, inverse])
+        rows = np.arange(len(source))[:, None]
+        keys = query.astype(np.int64) * self.entities + answer  # ascending: queries, then answers
+        mask = np.isin(rows * np.int64(self.entities) + negatives, keys)
+        if len(long):
+            mask[long] = among(*hubs, negatives[long])
+        return np.flatnonzero(mask)
+
+
+def across(ranges: Ranges, numbers: np.ndarray) -> np.ndarray:
+    """int32: entities of disjoint ranges, counted through from the first range to the last."""
+    first, last = np.array(ranges).T
+    ends = np.cumsum(last - first)
+    which = np.searchsorted(ends, numbers, "right")
+    return (numbers + (last - ends)[which]).astype(np.int32)
+
+
+def subsampling_weights(triples: np.ndarray, entities: int) -> np.ndarray:
+    """float32 (n,): 1 / sqrt(count(h, r) + count(r, t)), counts start at 4 as in RotatE."""
+    relation = triples[:, 1].astype(np.int64) * entities
+    total = np.full(len(triples), 8.0)
+    for column in (0, 2):
+        keys = relation + triples[:, column]
+        _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        total += counts[inverse] - 1
+    return (1 / np.sqrt(total)).astype(np.float32)
+
+
+def one_way_relations(triples: np.ndarray, entities: int) -> np.ndarray:
+    """bool (relations,): less than half of the relation's triples (h, r, t) have a (t, r, h)."""
+    head, relation, tail = (triples[:, i].astype(np.int64) for i in range(3))
+    keys = (relation * entities + head) * entities + tail
+    back = np.isin((relation * entities + tail) * entities + head, keys)
+    count = np.bincount(relation)
+    return np.bincount(relation, weights=back) < count / 2
+
+
+def sampler_of(
+    triples: np.ndarray,
+    entities: int,
+    config: MedConfig,
+    seed: int,
+    known: KnownTriples | None,
+    part: tuple[int, int] = (0, 1),
+    order: Order | None = None,
+) -> Sampler:
+    """A sampler with what the config asks for; `known` is the index of the training triples."""
+    order = order or Shuffle(len(triples), entities, config.batch, seed)
+    weight = subsampling_weights(triples, entities) if config.subsampling else None
+    one_way = one_way_relations(triples, entities) if config.own_answer else None
+    known = known if config.filter_known else None
+    return Sampler(triples, entities, config, seed, order, known, weight, one_way, part)

@@ -1,0 +1,130 @@
+"""Train together: every rank its rows, the finished embedding an ordinary one.
+
+The embedding is written by all ranks into one file, each its own rows at their place, so that
+`rank`, `crop`, `label` and `recommend` read it memory-mapped like any other, and no process ever
+holds the whole table.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medapps.arrays import Hole, fill
+from medapps.crop.embedding import Embedding
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.store import disk_errors
+from medapps.tracking import NO_RUN, Run
+from medapps.train.checkpoint import MACHINE
+from medapps.train.config import MedConfig
+from medapps.train.distributed.checkpoint import seen, writing_together
+from medapps.train.distributed.group import Group
+from medapps.train.distributed.sharded import Sharded
+from medapps.train.loop import Progress, train_med
+
+
+def train_sharded(
+    group: Group,
+    graph: Graph,
+    config: MedConfig,
+    folder: Path,
+    *,
+    seed: int = 0,
+    run: Run = NO_RUN,
+    checkpoint_dir: Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    settings: dict[str, Any] | None = None,
+    parents: dict[str, str] | None = None,
+) -> Embedding:
+    """Train with all ranks of the group and write the embedding to `folder`; called by all."""
+    check_ranks(group, graph, config, seed, resume)
+    check_shared(group, folder.parent)
+    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // group.neighbours)
+    group.sent.clear()
+    part = train_med(
+        graph,
+        config.model_copy(update={"threads": threads}),
+        seed=seed,
+        run=run if group.rank == 0 else NO_RUN,
+        checkpoint_dir=checkpoint_dir,
+        resume=resume,
+        progress=progress if group.rank == 0 else None,
+        stop=stop,
+        peers=Sharded(group, len(graph.entities)),
+    )
+    seen = group.gather([part.metrics["peak_rss_bytes"], sum(group.sent.values())])
+    metrics = part.metrics | {
+        "ranks": float(group.world),
+        "peak_rss_bytes": max(peak for peak, _ in seen),
+        "wire_bytes": sum(sent for _, sent in seen),
+    }
+    return save_together(group, replace(part, metrics=metrics), folder, settings, parents)
+
+
+def check_ranks(group: Group, graph: Graph, config: MedConfig, seed: int, resume: bool) -> None:
+    """Refuse ranks that would not train the same thing."""
+    about = {"triples": len(graph.train), "entities": len(graph.entities), "digest": graph.digest}
+    group.same(about, "graph")
+    plain = {key: value for key, value in config.plain().items() if key not in MACHINE}
+    group.same(plain | {"seed": seed, "resume": resume}, "config")
+    if len(graph.entities) < group.world:
+        raise MedappsError(
+            f"{len(graph.entities)} entities cannot be shared by {group.world} ranks.",
+            fix="Give torchrun a smaller --nproc-per-node.",
+        )
+
+
+def check_shared(group: Group, folder: Path) -> None:
+    """Refuse a folder that is not the same one on all machines."""
+
+    def leave_mark() -> str:
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=folder, prefix=".ranks-")
+        os.close(handle)
+        return str(Path(name).resolve())
+
+    group.same({"folder": str(folder.resolve())}, "workspace")
+    mark = Path(group.first(leave_mark))
+    try:
+        group.agree(lambda: seen(mark))
+    finally:
+        if group.rank == 0:
+            mark.unlink()
+
+
+def save_together(
+    group: Group,
+    part: Embedding,
+    folder: Path,
+    settings: dict[str, Any] | None,
+    parents: dict[str, str] | None,
+) -> Embedding:
+    """Write one embedding of which every rank has its rows; loads it memory-mapped."""
+    rows = Sharded(group, len(part.entity_ids))
+    first, _ = rows.place(len(part.entities))
+    parents = {"graph": part.graph_digest} | (parents or {})
+    with writing_together(
+        group, folder, kind="embedding", config=settings, parents=parents
+    ) as draft:
+        if group.rank == 0:
+            code = "BF16" if part.entities.dtype == np.uint16 else None
+            shape = (rows.rows, part.entities.shape[1])
+            part.write(draft, Hole(shape, part.entities.dtype.name, code))
+        group.gather(None)  # the file is there
+
+        def put() -> None:
+            with disk_errors(folder):
+                fill(draft.path("vectors.safetensors"), "entities", first, part.entities)
+
+        group.agree(put)
+    return group.agree(lambda: Embedding.load(folder))

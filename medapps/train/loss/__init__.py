@@ -1,0 +1,1 @@
+"""The losses of MED: mutual learning, evolution, loss weight, and what regularises."""

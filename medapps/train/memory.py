@@ -1,0 +1,220 @@
+"""Memory and disk: what a training needs, what there is, and an allocator that keeps its pages."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from medapps.errors import MedappsError
+from medapps.graph.known_triples import known_bytes, making_bytes
+from medapps.train.config import MedConfig
+from medapps.train.tables.optimiser import state_bytes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_KEEP = 2**30
+BASE = 400 * 2**20
+"""Memory of the program and its libraries before it holds anything."""
+MOST_PARTITIONS = 1024
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def keep_pages() -> bool:
+    """Tell the C allocator not to give large blocks back between steps; True where it understood.
+
+    Otherwise every temporary of a step is mapped and faulted in anew, a third of the time on a CPU.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _KEEP)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def available_bytes() -> int | None:
+    """Memory that can still be taken within this process's limits; None where unknown."""
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    for path in _LIMITS:
+        try:
+            limit = int(Path(path).read_text())
+            used = int(
+                Path(path.replace("max", "current").replace("limit_in", "usage_in")).read_text()
+            )
+        except (OSError, ValueError):
+            continue
+        free = min(free, max(0, limit - used))
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        free = min(free, max(0, soft - size))
+    return free
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has held.
+
+    The system's own account (VmHWM) comes first: `getrusage` of a new program also counts what the
+    process that started it held.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def needed_bytes(
+    entities: int,
+    relations: int,
+    width: int,
+    triples: int,
+    config: MedConfig,
+    *,
+    best_in_memory: bool,
+) -> dict[str, int]:
+    """Bytes by purpose that a training takes beyond the graph itself."""
+    rows = entities + relations
+    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
+    optimiser = state_bytes(config.optimiser, rows, width, len(config.dims))
+    known = known_bytes(triples, entities) if config.filter_known else 0
+    needed = {
+        "tables": tables,
+        "optimiser": optimiser,
+        "best state": tables if best_in_memory else 0,
+        "step": step_bytes(entities, width, config),
+        "known triples": known + (32 * triples if config.subsampling else 0),
+    }
+    if config.table == "mmap":
+        plan = plan_mapped(entities, relations, width, triples, config)
+        resident = 2 if plan.partitions > 1 else 1
+        needed["tables"] = tables * resident // plan.partitions
+        needed["optimiser"] = optimiser * resident // plan.partitions
+        needed["known triples"] = needed["known triples"] if plan.filter_known else 0
+    return needed
+
+
+def step_bytes(entities: int, width: int, config: MedConfig) -> int:
+    """Bytes of the buffers of a step."""
+    shared = config.negative_mode == "shared"
+    drawn = -(-config.batch // config.chunk) * config.negatives
+    touched = 2 * config.batch + (
+        drawn if shared else min(entities, config.batch * config.negatives)
+    )
+    scores = len(config.dims) * config.chunk * config.negatives
+    small = min(scores, 2**19) if config.negative_norm == "per_positive" else scores
+    return 4 * (4 * touched * width + 6 * config.batch * width + 5 * small)
+
+
+@dataclass(frozen=True)
+class MappedPlan:
+    """How a table in a file is cut, so that what is in memory stays within the limit."""
+
+    partitions: int
+    filter_known: bool
+    """False where the index of known triples would take too much of the limit."""
+
+
+def plan_mapped(
+    entities: int, relations: int, width: int, triples: int, config: MedConfig
+) -> MappedPlan:
+    """The fewest partitions that fit; depends on the sizes and the config alone."""
+    limit = config.memory_bytes
+    assert limit is not None
+    fixed = BASE + step_bytes(entities, width, config) + entities
+    known = known_bytes(triples, entities) if config.filter_known else 0
+    keep = known <= (limit - fixed) / 4 and known + making_bytes(triples) <= limit - BASE
+    fixed += known if keep else 0
+    row = 4 * width + state_bytes(config.optimiser, 1, width, len(config.dims))
+    count = 1
+    while count <= MOST_PARTITIONS:
+        resident, pairs = (2, count * (count - 1) // 2) if count > 1 else (1, 1)
+        ends = 12 * triples / pairs + 12 * triples * resident / count
+        if fixed + resident * -(-entities // count) * row + ends <= limit:
+            return MappedPlan(count, config.filter_known and keep)
+        count = count + 1 if count < 32 else count + count // 16
+    least = fixed + 2 * (row * entities + 12 * triples) / MOST_PARTITIONS
+    raise MedappsError(
+        f"{limit / 2**30:.2f} GiB are too little for this training even with the table in a file: "
+        f"{BASE / 2**30:.2f} go to the program, {(fixed - BASE) / 2**30:.2f} to a step.",
+        fix=f"Give it --memory {math.ceil(10 * least / 2**30) / 10}GiB or more.",
+    )
+
+
+def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) -> int:
+    """The sum of `needed`; refuses with the options that lower it when it does not fit.
+
+    Where several processes on this machine need as much each, their sum must fit.
+    """
+    total = sum(needed.values())
+    free = available_bytes()
+    limit = None if config.table == "mmap" else config.memory_bytes
+    if limit is not None:
+        free = min(free or limit, limit)
+    if free is None or total * processes <= 0.95 * free:
+        return total
+    needed = {name: size * processes for name, size in needed.items()}
+    total *= processes
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
+    lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
+    if config.table == "fp32":
+        lower.append("--table bf16")
+    if config.table != "mmap" and processes == 1:
+        lower.append("--table mmap")
+    if config.optimiser != "adagrad":
+        lower.append("--set train.optimiser=adagrad")
+    if needed["best state"]:
+        lower.append("--set train.patience=null")
+    if config.filter_known:
+        lower.append("--set train.filter_known=false")
+    word = "are free" if limit is None or free < limit else "are allowed"
+    raise MedappsError(
+        f"Training needs {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB {word}.",
+        fix="What lowers it: " + "; ".join(lower) + ".",
+    )
+
+
+def needed_disk(
+    entities: int, relations: int, width: int, triples: int, config: MedConfig
+) -> dict[str, int]:
+    """Bytes by purpose that a training writes: a checkpoint exists twice while it is replaced."""
+    rows = entities + relations
+    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
+    state = tables + state_bytes(config.optimiser, rows, width, len(config.dims))
+    copies = 2 + (2 if config.patience is not None else 0)
+    return {
+        "checkpoints": copies * state,
+        "working files": state + 12 * triples if config.table == "mmap" else 0,
+        "embedding": tables,
+    }
+
+
+def check_disk(needed: dict[str, int], folder: Path, config: MedConfig) -> None:
+    """Refuse a training whose files do not fit on the disk of `folder`."""
+    place = folder
+    while not place.exists():
+        place = place.parent
+    free, total = shutil.disk_usage(place).free, sum(needed.values())
+    if total <= free:
+        return
+    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
+    lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
+    if config.table != "bf16":
+        lower.append("--table bf16")
+    raise MedappsError(
+        f"Training writes up to {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB are "
+        f"free on the disk of {folder}.",
+        fix="Free some space, choose another --workspace, or: " + "; ".join(lower) + ".",
+    )

@@ -1,0 +1,118 @@
+"""Who holds the rows and the batch: one process alone, or ranks that share both.
+
+A step asks its peers for rows and gives gradients back to whoever owns them. Alone, all of this is
+nothing; `distributed` has the other implementer. So the step itself knows no ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from medapps.train.checkpoint import Counters, load_checkpoint, save_checkpoint
+from medapps.train.tables.rows import Groups
+
+T = TypeVar("T")
+
+
+class Peers(Protocol):
+    """What a step needs of the processes that train together."""
+
+    @property
+    def rank(self) -> int:
+        """This process, from 0."""
+
+    @property
+    def world(self) -> int:
+        """How many processes there are."""
+
+    @property
+    def neighbours(self) -> int:
+        """How many of them share this machine's memory."""
+
+    def agree(self, work: Callable[[], T]) -> T:
+        """Do something that may be refused: refused to one is refused to all."""
+
+    def shard(self, rows: int) -> tuple[int, int]:
+        """First and last row, exclusive, that this process holds of an entity table."""
+
+    def place(self, held: int) -> tuple[int, int]:
+        """First row of the `held` rows that are here, and how many rows all peers have."""
+
+    def fetch(
+        self, table: Tensor, ids: Tensor, groups: Groups, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """A table and places in it: there are the rows `ids` (k,), at least `width` wide."""
+
+    def give(self, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """Unique rows of one's own table, and their gradients summed over all ranks."""
+
+    def merge(self, ids: Tensor, grad: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Unique rows of a table that everybody holds, and the sums of their gradients."""
+
+    def softmax(self, exponent: Tensor) -> Tensor:
+        """Softmax over the second axis, of which every rank has a part."""
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all ranks; may overwrite `value`."""
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """Of every flag, whether some rank raised it."""
+
+    def save(
+        self, folder: Path, tensors: dict[str, Tensor], at: Counters, identity: dict[str, Any]
+    ) -> None:
+        """Replace the checkpoint in `folder` in one step."""
+
+    def load(self, folder: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> Counters:
+        """Fill `tensors` from the checkpoint in `folder`; refuses the state of another training."""
+
+
+class Alone:
+    """One process that holds everything."""
+
+    rank, world, neighbours = 0, 1, 1
+
+    def agree(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def shard(self, rows: int) -> tuple[int, int]:
+        return 0, rows
+
+    def place(self, held: int) -> tuple[int, int]:
+        return 0, held
+
+    def fetch(
+        self, table: Tensor, ids: Tensor, groups: Groups, width: int
+    ) -> tuple[Tensor, Tensor]:
+        return table, ids
+
+    def give(self, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return ids, grad
+
+    def merge(self, ids: Tensor, grad: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        return ids, grad
+
+    def softmax(self, exponent: Tensor) -> Tensor:
+        return torch.softmax(exponent, 1)
+
+    def sum(self, value: Tensor) -> Tensor:
+        return value
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        return flags
+
+    def save(
+        self, folder: Path, tensors: dict[str, Tensor], at: Counters, identity: dict[str, Any]
+    ) -> None:
+        save_checkpoint(folder, tensors, at, identity)
+
+    def load(self, folder: Path, tensors: dict[str, Tensor], identity: dict[str, Any]) -> Counters:
+        return load_checkpoint(folder, tensors, identity)
+
+
+ALONE = Alone()
