@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import open_arrays
-from medapps.store import read_manifest, writing
+from medapps.store import read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,14 @@ class Report:
             draft.metrics = self.metrics
 
     @classmethod
+    @usable("report")
     def load(cls, folder: Path) -> Report:
         """Read a report back."""
         folder = Path(folder)
         about = dict(read_manifest(folder, kind="report").about)
-        tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in about["tables"]}
+        tables = {
+            name: pl.read_parquet(folder / f"{name}.parquet", glob=False)
+            for name in about["tables"]
+        }
         units = open_arrays(folder / "units.safetensors")
         return cls(**about | {"seeds": tuple(about["seeds"]), "units": units, "tables": tables})

@@ -14,7 +14,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,6 +250,24 @@ def track(
         monitor.finish()
         run.flush()
         client.set_terminated(run.id, status)
+
+
+def registered(workspace: Path, experiment: str, name: str, alias: str, tag: str) -> set[str]:
+    """What `tag` says of the models that an alias leads to, or has passed on its way there."""
+    from mlflow.exceptions import MlflowException
+
+    client, _, _ = _open(workspace, experiment)
+    try:
+        last = int(client.get_model_version_by_alias(name, alias).version)
+    except MlflowException:
+        return set()
+    found = set()
+    for version in client.search_model_versions(f"name = '{name}'"):
+        with suppress(MlflowException):  # its logged model may be deleted
+            if int(version.version) <= last:
+                model = version.model_id or str(version.source).removeprefix("models:/")
+                found.add(client.get_logged_model(model).tags.get(tag, ""))
+    return found
 
 
 def _reopened(

@@ -60,7 +60,7 @@ def compare(
         )
     where = folder
     if out is not None:
-        copy_files(folder, out)
+        copy_files(folder, out, force=job.force)
         where = out
     values = {"artifact": where, "reference": reference, "rows": table.plain()}
     return Result(values, [*tables(table), f"Table and plots: {where}"])

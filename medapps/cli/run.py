@@ -55,7 +55,7 @@ def run_settings(
         done = run_study(job.bench, settings, data=data, watch=Watch(bar, stop))
     where = done.folder
     if out is not None:
-        copy_files(done.folder, out)
+        copy_files(done.folder, out, force=job.force)
         where = out
     job.run_id = next(iter(done.runs.values()), None)
     values = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medapps.errors import MedappsError
 from medapps.report import Report
-from medapps.store import MANIFEST, Workspace, read_manifest
+from medapps.store import Workspace, read_manifest, usable
 
 
 @dataclass(frozen=True, order=True)
@@ -100,7 +100,7 @@ def saved_reports(
     """The reports in `folders`, of a study, or of the whole workspace, oldest first."""
     if study is not None:
         folders = [workspace.folder("report", key) for key in _study_reports(workspace, study)]
-    paths = list(folders) or [p.parent for p in (workspace.root / "reports").glob(f"*/{MANIFEST}")]
+    paths = list(folders) or workspace.saved("report")
     found = sorted((Found.load(path) for path in paths), key=lambda one: one.created)
     chosen = [
         one for one in found if data in (None, one.report.data) and task in (None, one.report.task)
@@ -121,4 +121,9 @@ def _study_reports(workspace: Workspace, study: str) -> list[str]:
             f"The workspace {workspace.root} has no finished study {study!r}.",
             fix="Run it first: medapps run FILE.",
         )
-    return list(read_manifest(folder, kind="comparison").about["reports"])
+    return _compared(folder)
+
+
+@usable("comparison")
+def _compared(folder: Path) -> list[str]:
+    return [str(key) for key in read_manifest(folder, kind="comparison").about["reports"]]

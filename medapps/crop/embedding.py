@@ -14,7 +14,7 @@ from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rules import RULES
-from medapps.store import Draft, Manifest, read_manifest, writing
+from medapps.store import Draft, Manifest, read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Embedding:
         draft.metrics = self.metrics
 
     @classmethod
+    @usable("embedding")
     def load(cls, folder: Path, *, verify: bool = False) -> Embedding:
         """Memory-map a saved embedding; `verify` hashes large files too."""
         folder = Path(folder)

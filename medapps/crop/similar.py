@@ -42,12 +42,15 @@ def search(
     """Exact search, or by an index that is kept in the folder `indexes` for the next time."""
     if indexes is None:
         return Found(similar(crop, names, k, users_only=users_only))
-    from medapps.crop.approximate import nearest_in, open_index, recall
+    from medapps.crop.approximate import build_index, nearest_in, open_index, recall
 
     rows = candidates(crop, users_only=users_only)
     queries = rows_of(crop, names)
-    content = crop.manifest.digest if crop.manifest else crop.about.get("embedding") or "unsaved"
-    index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}.faiss", crop, rows)
+    content = crop.manifest.digest if crop.manifest else crop.about.get("embedding")
+    if content:
+        index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}", crop, rows)
+    else:  # of an unsaved one nothing says that an index is its own
+        index = build_index(crop, rows)
     table = as_table(crop, queries, *nearest_in(index, crop, queries, k))
     return Found(table, recall(index, crop, rows, k), exact=False)
 

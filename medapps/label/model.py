@@ -12,7 +12,7 @@ import polars as pl
 from medapps.arrays import open_arrays
 from medapps.crop.service import Scaling, Source
 from medapps.errors import MedappsError
-from medapps.store import read_manifest, writing
+from medapps.store import read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class LabelModel:
             }
 
     @classmethod
+    @usable("labeller")
     def load(cls, folder: Path) -> LabelModel:
         """Read a model back."""
         about = read_manifest(folder, kind="labeller").about

@@ -20,7 +20,7 @@ from medapps.recommend.known_pairs import KnownPairs
 from medapps.recommend.network import NeuMF, arrays_of
 from medapps.recommend.problem import Study
 from medapps.recommend.ranking import PAIRS, Scorer
-from medapps.store import read_manifest, writing
+from medapps.store import read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,7 @@ class Recommender:
             draft.about = {"method": self.method, "dim": self.dim, "ncf": ncf}
 
     @classmethod
+    @usable("recommender")
     def load(cls, folder: Path) -> Recommender:
         """Read a recommender back."""
         folder = Path(folder)

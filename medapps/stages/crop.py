@@ -18,10 +18,17 @@ from medapps.crop.retention import log_curve
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.serve.crop_register import log_crop
+from medapps.serve.crop_register import DIGEST, log_crop
 from medapps.stages.bench import Bench, Stage, carry_out, stage_run
-from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest
-from medapps.tracking import Run
+from medapps.store import (
+    MANIFEST,
+    Manifest,
+    Workspace,
+    digest_of,
+    read_manifest,
+    refuse_folder,
+)
+from medapps.tracking import Run, registered
 
 if TYPE_CHECKING:
     import polars as pl
@@ -100,12 +107,32 @@ def crop_stage(
         log_crop(run, folder, model=config.model, tier=choice.tier if _is_med(crop) else None)
 
     if out is None:
-        return carry_out(bench, stage, make, _manifest)
-    if Path(out).exists() and not bench.force:
-        raise MedappsError(f"{out} exists already.", fix="Use --force to replace it.")
+        made, folder = carry_out(bench, stage, make, _manifest)
+        tier = choice.tier if _is_med(crop) else None
+        # not yet, when the command that made it was killed or ran untracked
+        if (
+            bench.tracked
+            and tier
+            and made.digest
+            not in registered(bench.workspace.root, data, config.model, tier, DIGEST)
+        ):
+            bench.say(f"Registering it as {config.model}@{tier}, which was not done before.")
+            with stage_run(bench, stage) as run:
+                log_crop(run, folder, model=config.model, tier=tier)
+        return made, folder
+    refuse_folder(out, "crop", force=bench.force)
+    if _is_source(out, digest):
+        raise MedappsError(
+            f"{out} is what the crop is cut from, so it is not replaced.",
+            fix="Name another folder.",
+        )
     with stage_run(bench, stage) as run:
         make(run, out)
     return _manifest(out), out
+
+
+def _is_source(out: Path, digest: str) -> bool:
+    return (out / MANIFEST).is_file() and _manifest(out).digest == digest
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -188,8 +215,8 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
 
 def _graph_of(workspace: Workspace, source: Embedding | Crop) -> Graph:
     digest = source.manifest.parents.get("graph") if source.manifest else None
-    for path in sorted((workspace.root / "graphs").glob(f"*/{MANIFEST}")):
-        graph = Graph.load(path.parent)
+    for folder in workspace.saved("graph"):
+        graph = Graph.load(folder)
         if graph.digest == digest:
             return graph
     raise MedappsError(

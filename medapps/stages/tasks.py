@@ -145,7 +145,7 @@ def _problem(interactions: Path, config: RecommendConfig) -> Study:
     from medapps.recommend.problem import prepare
 
     negatives = find_table(interactions.parent, ["test_negatives"])
-    own = pl.read_parquet(negatives) if negatives else None
+    own = pl.read_parquet(negatives, glob=False) if negatives else None
     return prepare(read_interactions(interactions), config, own)
 
 

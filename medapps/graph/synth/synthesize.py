@@ -107,7 +107,7 @@ def synthesize(
         _sink(draft.path("skg.parquet"), _triple_frames(latents, triples, seed), _TRIPLES)
         bought = _purchase_frames(latents, plan, seed)
         _sink(draft.path("interactions.parquet"), bought, _PURCHASES)
-        taken = pl.scan_parquet(draft.path("interactions.parquet"))
+        taken = pl.scan_parquet(draft.path("interactions.parquet"), glob=False)
         rows, items = taken.select(n=pl.len(), i=pl.col("item").n_unique()).collect().row(0)
         draft.about = {
             "users": users,
