@@ -78,6 +78,7 @@ def stage_run(bench: Bench, stage: Stage) -> Iterator[Run]:
         tags=stage.tags,
         parent=bench.parent(),
         enabled=bench.tracked,
+        say=bench.say,
     ) as run:
         bench.on_run(run)
         yield run

@@ -107,6 +107,7 @@ def _run_on(
                     tags={"study": study.name, "task": "study", "data": graph.name},
                     reopen=earlier,
                     enabled=bench.tracked,
+                    say=bench.say,
                 )
             )
             if run.id:
