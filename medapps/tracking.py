@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -301,6 +302,23 @@ class _MlflowRun(Run):
 def tracking_uri(workspace: Path) -> str:
     """Where runs are kept: MLFLOW_TRACKING_URI, or SQLite in the workspace."""
     return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(store_file(workspace))
+
+
+def check_names(model: str, tier: str | None) -> None:
+    """Refuse names under which MLflow would not register a model, before any work is done."""
+    if not model.strip() or re.search(r"[/:]", model):
+        raise MedappsError(
+            f"MLflow takes no model named {model!r}: a name has no '/' and no ':'.",
+            fix="Choose another one: --set crop.model=NAME.",
+        )
+    if tier is None:
+        return
+    if not re.fullmatch(r"[\w-]{1,255}", tier) or re.fullmatch(r"(?i)latest|v\d+", tier):
+        raise MedappsError(
+            f"MLflow takes no tier named {tier!r}: letters, digits, '_' and '-' make a name, and "
+            "'latest' and 'v1' are its own.",
+            fix="Give the tier another name in crop.tiers.",
+        )
 
 
 def is_local(workspace: Path) -> bool:

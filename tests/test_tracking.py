@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import polars as pl
 import psutil
 import pytest
 from mlflow.entities import Run as StoredRun
+from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from medapps.errors import Interrupted, MedappsError, masked
@@ -33,7 +34,7 @@ from medapps.runstore import (
     mend,
     store_error,
 )
-from medapps.tracking import NO_RUN, Run, repair, track, tracking_uri
+from medapps.tracking import NO_RUN, Run, check_names, repair, track, tracking_uri
 
 
 @pytest.fixture(scope="module")
@@ -467,3 +468,31 @@ def test_passwords_of_addresses_are_masked(text: str, monkeypatch: pytest.Monkey
     assert masked("file:///a/b@c and models:/m@phone") == "file:///a/b@c and models:/m@phone"
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hush-hush")
     assert "hush" not in masked("it was hush-hush")
+
+
+@pytest.mark.parametrize(
+    "tier", ["latest", "LATEST", "v1", "V22", "a b", "../x", "", "phone", "x-1"]
+)
+def test_a_tier_is_refused_where_mlflow_refuses_it_and_nowhere_else(tier: str) -> None:
+    from mlflow.utils import validation
+
+    def mlflow_takes(tier: str) -> None:
+        validation._validate_model_alias_name(tier)
+        validation._validate_model_alias_name_reserved(tier)
+
+    assert refuses(mlflow_takes, tier) == refuses(lambda name: check_names("model", name), tier)
+
+
+@pytest.mark.parametrize("model", ["../x", "a:b", " ", "a b", "medapps-crop", "[/red]", "[red]"])
+def test_a_model_is_refused_where_mlflow_refuses_it_and_nowhere_else(model: str) -> None:
+    from mlflow.utils.validation import _validate_model_name
+
+    assert refuses(_validate_model_name, model) == refuses(lambda n: check_names(n, None), model)
+
+
+def refuses(check: Callable[[str], None], name: str) -> bool:
+    try:
+        check(name)
+    except (MlflowException, MedappsError):
+        return True
+    return False

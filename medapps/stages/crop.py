@@ -21,7 +21,7 @@ from medapps.graph.graph import Graph
 from medapps.serve.crop_register import log_crop
 from medapps.stages.bench import Bench, Stage, carry_out, stage_run
 from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest
-from medapps.tracking import Run
+from medapps.tracking import Run, check_names
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,9 +45,11 @@ def crop_stage(
 
     What was written is not read back: a Parquet crop may be larger than memory.
     """
+    if bench.tracked:
+        check_names(config.model, choice.tier)
     crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
     if warning:
-        bench.say(f"[yellow]Warning:[/] {warning}")
+        bench.say(f"Warning: {warning}")
     digest = source.manifest.digest if source.manifest else ""
     training = source.manifest.parents.get("run") if source.manifest else None
     settings: dict[str, Any] = {
