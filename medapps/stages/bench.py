@@ -95,7 +95,7 @@ def carry_out(
     title = f"{stage.experiment}: {stage.name}"
     if not bench.force and bench.workspace.finished(stage.kind, stage.key):
         if title not in bench.ledger:
-            bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
+            bench.say(f"{stage.name}: done before, kept ({folder})")
         bench.ledger.setdefault(title, False)
         return load(folder), folder
     bench.say(stage.name)
