@@ -138,6 +138,7 @@ class _MlflowRun(Run):
         """Whether it holds a number, or a run below it that does."""
         self._client: Any = client
         self._uri = uri
+        self._local = is_local(workspace)
         self._file = workspace / "offline" / f"{run_id}.jsonl"
         self._say = say
         self._pending: list[Any] = []
@@ -161,7 +162,7 @@ class _MlflowRun(Run):
                 with disk_errors(self._file.parent.parent):
                     return call()
             except Exception as error:
-                if not _is_silence(error):
+                if not _is_silence(error) or (self._local and not _is_of_database(error)):
                     raise
                 self._lost(error)
         with disk_errors(self._file):
@@ -255,7 +256,7 @@ class _MlflowRun(Run):
                 info = mlflow.pyfunc.log_model(
                     name=name,
                     python_model=str(code),
-                    artifacts={key: str(path) for key, path in artifacts.items()},
+                    artifacts={key: path.resolve().as_uri() for key, path in artifacts.items()},
                     input_example=example,
                     pip_requirements=[f"medapps=={__version__}"],
                     tags=tags,
@@ -487,13 +488,20 @@ def ready_store(workspace: Path, say: Callable[[str], None] = _to_stderr) -> Non
     path = store_file(workspace)
     if not is_made(path):
         part = path.with_name(".mlflow.db.part")
-        for old in workspace.glob(".mlflow.db.part*"):
-            old.unlink()
-        _make_store(part, workspace)
-        part.replace(path)
+        _remove_parts(workspace)
+        try:
+            _make_store(part, workspace)
+            part.replace(path)
+        finally:
+            _remove_parts(workspace)
     moved = mend(workspace)
     if moved:
         say(moved)
+
+
+def _remove_parts(workspace: Path) -> None:
+    for part in workspace.glob(".mlflow.db.part*"):
+        part.unlink()
 
 
 def _make_store(path: Path, workspace: Path) -> None:
@@ -574,6 +582,19 @@ def _is_silence(error: Exception) -> bool:
     if isinstance(error, MlflowException):
         return str(error.error_code) != "INVALID_PARAMETER_VALUE"
     return isinstance(error, (RequestException, SQLAlchemyError, CommandError))
+
+
+def _is_of_database(error: BaseException | None) -> bool:
+    """Whether the database is at fault, or has lost the run; not the files beside it."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if getattr(error, "error_code", None) == "RESOURCE_DOES_NOT_EXIST":
+        return True
+    while error is not None:
+        if isinstance(error, SQLAlchemyError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _first_line(error: BaseException) -> str:

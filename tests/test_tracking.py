@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
+import pandas as pd
 import polars as pl
 import psutil
 import pytest
@@ -216,10 +217,19 @@ def test_a_path_is_taken_literally_whatever_its_characters(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     workspace = Path(AWKWARD)
+    workspace.mkdir()
+    (workspace / "code.py").write_text(MODEL)
     with track(workspace, experiment="e", name="n") as run:
         run.metric("loss", 0.5)
         run.text("hello", "note.txt")
+        address = run.model(
+            workspace / "code.py", {"a": workspace / "code.py"}, "m", pd.DataFrame({"a": [1]})
+        )
+        assert address is not None
+        assert run.register(address, "registered", "phone") == "1"
     assert [path.name for path in tmp_path.iterdir()] == [AWKWARD]
+    (kept,) = workspace.glob("mlruns/models/*/artifacts/artifacts/code.py")
+    assert kept.read_text() == MODEL
     assert (workspace / "mlruns" / str(run.id) / "artifacts" / "note.txt").exists()
     with closing(sqlite3.connect(workspace / "mlflow.db")) as db:
         assert db.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
@@ -232,7 +242,6 @@ def test_a_moved_or_copied_workspace_keeps_its_files_with_it(
     move, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
-    import pandas as pd
 
     old, new = tmp_path / "old", tmp_path / "another place"
     (tmp_path / "code.py").write_text(MODEL)
@@ -496,3 +505,24 @@ def refuses(check: Callable[[str], None], name: str) -> bool:
     except (MlflowException, MedappsError):
         return True
     return False
+
+
+def test_a_store_that_fails_at_work_does_not_end_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    with track(tmp_path, experiment="e", name="n", say=said.append) as run:
+        run.metric("loss", 0.5, 1)
+        with closing(sqlite3.connect(tmp_path / "mlflow.db")) as db, db:
+            db.execute("DROP TABLE metrics")
+    assert len(said) == 1 and "no longer answers" in said[0]
+    lines = (tmp_path / "offline" / f"{run.id}.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {"metric": "loss", "value": 0.5, "step": 1}
+
+
+def test_a_file_that_is_not_there_is_no_fault_of_the_store(workspace: Path) -> None:
+    with (
+        pytest.raises(Exception, match="nowhere"),
+        track(workspace, experiment="e", name="missing") as run,
+    ):
+        run.artifact(workspace / "nowhere")
+    assert run.offline is None
+    assert stored(workspace, "missing").info.status == "FAILED"

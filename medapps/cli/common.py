@@ -129,7 +129,7 @@ class Job:
 
     def say(self, text: str) -> None:
         """A remark on standard error."""
-        self.console.print(masked(text), highlight=False)
+        self.console.print(masked(text), highlight=False, soft_wrap=True)
 
     @property
     def given(self) -> set[str]:

@@ -50,7 +50,13 @@ def compare(
         def open_run() -> Run:
             experiment = names.pop() if len(names) == 1 else "comparison"
             run = stack.enter_context(
-                track(job.root, experiment=experiment, name="compare", enabled=job.tracked)
+                track(
+                    job.root,
+                    experiment=experiment,
+                    name="compare",
+                    enabled=job.tracked,
+                    say=job.say,
+                )
             )
             job.run_id = run.id
             return run

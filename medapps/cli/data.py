@@ -42,6 +42,7 @@ def synth(
         name=f"synth {preset}",
         params=params,
         tags={"task": "synth", "data": out.resolve().name},
+        say=job.say,
         enabled=job.tracked,
     ) as run:
         job.bench.on_run(run)
