@@ -77,7 +77,7 @@ def run_study(
         own = settings_for(settings, item)
         graph, _ = graph_stage(bench, folder, own.graph)
         counts = f"{len(graph.entities):,} entities, {len(graph.train):,} triples"
-        bench.say(f"[bold]{graph.name}[/]: {counts}")
+        bench.say(f"{graph.name}: {counts}")
         table, where, run_id = _run_on(bench, own, item, graph, watch)
         tables.append((table, where))
         runs[graph.name] = run_id
@@ -107,6 +107,7 @@ def _run_on(
                     tags={"study": study.name, "task": "study", "data": graph.name},
                     reopen=earlier,
                     enabled=bench.tracked,
+                    say=bench.say,
                 )
             )
             if run.id:
