@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import open_arrays
-from medapps.crop.service import Scaling, Source
+from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
 from medapps.store import read_manifest, usable, writing
 
@@ -34,7 +34,7 @@ class LabelModel:
                 f"the vectors given have {source.dim}.",
                 fix=f"Use a crop with --dim {self.dim}.",
             )
-        values, known = source.vectors(users)
+        values, known = finite_vectors(source, users)
         x = self.scaling.apply(values, known)
         total = np.zeros((len(x), len(self.classes)))
         for w1, b1, w2, b2 in zip(
