@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,18 @@ def test_saved_model_labels_new_users(
     ).all()
     with pytest.raises(MedappsError, match=r"trained on 8 numbers.*have 3.*--dim 8"):
         model.predict(NamedVectors(planted.names, planted.values[:, :3], "small"), users)
+
+
+@pytest.mark.parametrize("column", ["probability", "in_graph", "p_north", "p_other", "place"])
+def test_a_label_keeps_its_values_whatever_its_column_is_called(
+    result: LabelResult, planted: NamedVectors, names: pl.Series, column: str
+) -> None:
+    table = replace(result.model, column=column).predict(planted, names)
+    usual = result.model.predict(planted, names)
+    taken = column in ("probability", "in_graph", "p_north")
+    assert table.columns[1] == (f"label_{column}" if taken else column)
+    assert table.rename({table.columns[1]: "place"}).equals(usual)
+    assert set(usual["place"]) == {"north", "east", "south", "west"}
 
 
 def test_a_user_outside_the_graph_is_counted_and_flagged(result: LabelResult) -> None:
