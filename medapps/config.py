@@ -11,12 +11,16 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medapps.errors import MedappsError
+
+LARGEST_SEED = 2**63 - 1
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+"""Generators take 64 bits: a larger seed would be the same as a smaller one."""
 
 
 class Config(BaseModel):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from medapps.config import Config
+from medapps.config import Config, Seed
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -36,7 +36,7 @@ class SearchConfig(Config):
     """
     triples: PositiveInt = 1000
     """Validation triples that a trial ranks."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Seed of the trials, whatever that of the training: trainings with several seeds have the same
     settings, as those of MED have, and differ by chance alone.
     """

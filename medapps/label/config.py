@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from medapps.config import Config
+from medapps.config import Config, Seed
 
 
 class LabelConfig(Config):
@@ -34,7 +34,7 @@ class LabelConfig(Config):
     """Weigh classes inversely to their frequency."""
     rare: Literal["error", "drop"] = "error"
     """What to do with a class of fewer than three users."""
-    split_seed: int = 0
+    split_seed: Seed = 0
     """Chooses the 70/10/20 split of users; the same for every method."""
     controls: bool = True
     """Also train on random and on shuffled vectors, and fit a linear probe."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from medapps.config import Config
+from medapps.config import Config, Seed
 
 Method = Literal[
     "med", "dt", "ext", "ext-l", "ext-v", "pca", "bkd", "ta", "dualde", "iterde",
@@ -45,7 +45,7 @@ class StudyData(Config):
     """Or: the preset of a synthetic data set, made in the workspace."""
     users: PositiveInt | None = None
     """Users of the synthetic data set; null takes the preset's."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Seed of the synthetic data set."""
     labels: tuple[str, ...] = ()
     """Label columns; empty takes the first one."""
@@ -79,7 +79,7 @@ class StudyConfig(Config):
     """Sizes; empty takes train.dims."""
     tasks: Tasks = (StudyTask(task="label"), StudyTask(task="recommend"))
     """What is measured."""
-    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     """Every method is trained once with each seed."""
     repeats: PositiveInt = 3
     """How often a task is trained on each set of vectors."""
