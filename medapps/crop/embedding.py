@@ -10,12 +10,12 @@ import numpy as np
 
 from medapps.arrays import Blocks, Hole, bfloat16, open_arrays
 from medapps.crop.crop import Crop
+from medapps.crop.finite import broken_row
 from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rules import RULES
 from medapps.store import Draft, Manifest, read_manifest, usable, writing
-from medapps.train.tables.finite import broken_row
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,6 @@ def _problem(interactions: Path, config: RecommendConfig) -> Study:
 
     negatives = find_table(interactions.parent, ["test_negatives"])
     own = pl.read_parquet(negatives, glob=False) if negatives else None
-    return prepare(read_interactions(interactions), config, own)
-
-    own = pl.read_parquet(negatives) if negatives else None
     table = read_interactions(
         interactions, any_rating=config.bad_ratings == "drop", own_split=config.own_split
     )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from medapps.arrays import forget
 from medapps.crop.embedding import Embedding
+from medapps.crop.finite import broken_row
 from medapps.errors import Interrupted, MedappsError
 from medapps.evaluate.filtered_ranking import rank_tables
 from medapps.evaluate.link_prediction import mean_mrr
@@ -43,7 +44,6 @@ from medapps.train.process_group import ALONE, Peers
 from medapps.train.random_streams import SUBMODELS, stream
 from medapps.train.step import PHASES, Clock, Step, Tiers
 from medapps.train.tables.bf16 import as_numpy
-from medapps.train.tables.finite import broken_row
 from medapps.train.tables.mmap import WorkingSet
 from medapps.train.tables.rotate import turn_to_principal_axes
 

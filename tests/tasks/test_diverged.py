@@ -11,9 +11,10 @@ from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import rank_among
 from medapps.graph.ids import IdMap
+from medapps.label.config import LabelConfig
 from medapps.label.network import MlpSetting, train_mlps
 from medapps.label.run import train_labeller
-from medapps.recommend.config import LabelConfig, NcfConfig, RecommendConfig
+from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.problem import prepare
 from medapps.recommend.ranking import count_ranks
 from medapps.recommend.reference import score_ranks

@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from medapps.cli.main import app
+from medapps.crop.finite import broken_row
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
 from medapps.evaluate.filtered_ranking import rank_tables
@@ -18,7 +19,6 @@ from medapps.evaluate.link_prediction import rank_metrics
 from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
 from medapps.train.loop import Diverged, train_med
-from medapps.train.tables.finite import broken_row
 from medapps.train.tables.mmap import working_file
 from medapps.train.tables.optimiser import Optimiser
 from tests.train.test_rank import embedding_of, known_set
@@ -88,7 +88,7 @@ def test_a_table_without_numbers_has_the_worst_metrics(graph, scorer, broken):
 
 
 def test_the_first_broken_row_is_found_in_any_kind_of_table(tmp_path, monkeypatch):
-    monkeypatch.setattr("medapps.embed.finite.PIECE", 64)
+    monkeypatch.setattr("medapps.crop.finite.PIECE", 64)
     plain = np.ones((50, 4), np.float32)
     mapped = working_file(tmp_path, (50, 4), "float32")
     bits = torch.ones(50, 4, dtype=torch.bfloat16)
