@@ -189,7 +189,9 @@ _SharedOptions = {
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
     ],
-    "seed": Annotated[int | None, typer.Option("--seed", help="Fixes all randomness.")],
+    "seed": Annotated[
+        int | None, typer.Option("--seed", min=0, max=2**63 - 1, help="Fixes all randomness.")
+    ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON object.")],
     "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")],
     "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but the result.")],

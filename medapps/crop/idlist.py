@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.tables import scan_table, table_errors
+from medapps.graph.tables import as_ids, regular_file, scan_table, table_errors
 
 _COLUMNS = ("id", "user", "entity")
 
@@ -18,11 +18,14 @@ def read_ids(path: Path) -> pl.Series:
     if path.suffix in (".parquet", ".csv", ".tsv"):
         frame = scan_table(path)
         names = frame.collect_schema().names()
+        if not names:
+            raise MedappsError(f"{path} has no columns.", fix="Give a table with a column of ids.")
         wanted = next((name for name in _COLUMNS if name in names), names[0])
+        frame = as_ids(frame, path, [wanted]) if path.suffix == ".parquet" else frame
         with table_errors(path):
             return frame.select(wanted).collect().to_series().drop_nulls()
     try:
-        lines = path.read_text().splitlines()
+        lines = regular_file(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise MedappsError(f"Cannot read the ids in {path}: {error}.") from error
     return pl.Series("id", [line.strip() for line in lines if line.strip()], dtype=pl.String)

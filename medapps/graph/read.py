@@ -14,7 +14,15 @@ from medapps.graph.ids import IdMap
 from medapps.graph.numbering import Numbering
 from medapps.graph.side_tables import known_users, read_interactions
 from medapps.graph.split import leave_one_out
-from medapps.graph.tables import as_ids, column, find_table, refuse_gaps, scan_table, table_errors
+from medapps.graph.tables import (
+    as_ids,
+    column,
+    find_table,
+    refuse_gaps,
+    regular_file,
+    scan_table,
+    table_errors,
+)
 
 GRAPH_FILES = ("skg", "triples", "train")
 INVERSE = ":inverse"
@@ -68,7 +76,7 @@ def graph_files(path: Path) -> dict[str, Path]:
                 fix="Name the file itself, or make data with: medapps data synth --out DIR.",
             )
     elif path.exists():
-        train = path
+        train = regular_file(path)
     else:
         raise MedappsError(
             f"There is no file {path}.",

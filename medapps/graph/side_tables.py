@@ -34,19 +34,31 @@ def read_labels(path: str | Path, graph: Graph | None = None) -> pl.DataFrame:
     return table
 
 
-def read_interactions(path: str | Path, graph: Graph | None = None) -> pl.DataFrame:
-    """`user`, `item` and, where the file has them, `rating`, `timestamp`, `split`."""
+def read_interactions(
+    path: str | Path,
+    graph: Graph | None = None,
+    *,
+    any_rating: bool = False,
+    own_split: bool = True,
+) -> pl.DataFrame:
+    """`user`, `item` and, where the file has them, `rating`, `timestamp`, `split`.
+
+    `any_rating` lets ratings pass that are empty or no numbers, for who drops them; without
+    `own_split` the column `split` is not read.
+    """
     file = table_file(Path(path), "interactions")
     frame = _with_columns(file, ("user", "item"), "interactions")
-    extra = [name for name in ("rating", "timestamp", "split") if name in frame.collect_schema()]
+    wanted = ("rating", "timestamp", "split") if own_split else ("rating", "timestamp")
+    extra = [name for name in wanted if name in frame.collect_schema()]
     frame = frame.select("user", "item", *extra)
-    refuse_gaps(frame, file, ["user", "item", *extra])
+    checked = [name for name in extra if name != "rating" or not any_rating]
+    refuse_gaps(frame, file, ["user", "item", *checked])
     frame = as_ids(as_ids(frame, file, ["user"]), file, ["item"])
     table = _collect(frame, file)
     if file.suffix != ".parquet":
-        table = _typed(table)
+        table = _typed(table, any_rating)
     table = _like(table, file, "user", graph)
-    for name in extra:
+    for name in checked:
         _CHECKS[name](table, file)
     _refuse_strangers(table, file, graph, ["user", "item"])
     return table
@@ -124,11 +136,13 @@ def _refuse_strangers(
     )
 
 
-def _typed(table: pl.DataFrame) -> pl.DataFrame:
-    """Numbers of a text file as numbers, dates as dates; what is neither stays a string."""
+def _typed(table: pl.DataFrame, any_rating: bool) -> pl.DataFrame:
+    """Numbers of a text file as numbers, dates as dates; what is neither stays a string, but a
+    rating becomes null where any is allowed.
+    """
     rating, time = pl.col("rating"), pl.col("timestamp")
     numbers = {
-        "rating": [rating.cast(pl.Int64), rating.cast(pl.Float64)],
+        "rating": [rating.cast(pl.Int64), rating.cast(pl.Float64, strict=not any_rating)],
         "timestamp": [time.cast(pl.Int64), time.cast(pl.Float64), time.str.to_datetime()],
     }
     for name, attempts in numbers.items():
@@ -153,7 +167,8 @@ def _check_rating(table: pl.DataFrame, file: Path) -> None:
         raise MedappsError(
             f"{len(bad):,} ratings of {file} are not finite numbers, the first in row "
             f"{bad[0] + 1:,}: {rating[bad[0]]}.",
-            fix="Remove these rows, or leave the column out: every row counts as one.",
+            fix="Remove these rows, drop them with --set recommend.bad_ratings=drop, or leave the "
+            "column out: every row counts as one.",
         )
 
 
@@ -175,7 +190,7 @@ def _check_split(table: pl.DataFrame, file: Path) -> None:
     if unknown:
         raise MedappsError(
             f"Column 'split' of {file} holds {unknown[0]!r}; parts are train, valid and test.",
-            fix="Rename the parts, or leave the column out.",
+            fix="Rename the parts, or ignore them with --set recommend.own_split=false.",
         )
 
 

@@ -25,8 +25,13 @@ class Labels:
 
 
 def label_columns(frame: pl.DataFrame) -> list[str]:
-    """Columns that can be a label: everything but `user` and fractional numbers."""
-    return [name for name in frame.columns if name != "user" and not frame[name].dtype.is_float()]
+    """Columns that can be a label: all but `user`, fractional numbers, lists and bytes."""
+    return [name for name in frame.columns if name != "user" and _is_class(frame[name].dtype)]
+
+
+def _is_class(kind: pl.DataType) -> bool:
+    """Whether values of this type are classes: they are few, and can be written as words."""
+    return not (kind.is_float() or kind.is_nested() or kind in (pl.Binary, pl.Duration, pl.Object))
 
 
 def read_labels(frame: pl.DataFrame, column: str | None = None, rare: str = "error") -> Labels:
@@ -36,7 +41,9 @@ def read_labels(frame: pl.DataFrame, column: str | None = None, rare: str = "err
     `rare` says whether a class with fewer than three users is an error or is dropped.
     """
     column = _choose(frame, column)
-    frame = frame.select("user", pl.col(column).cast(pl.String).alias("label"))
+    words = pl.col(column).cast(pl.String)
+    blank = words.str.strip_chars() == ""
+    frame = frame.select("user", label=pl.when(~blank).then(words))
     notes = {"unlabelled": int(frame["label"].null_count())}
     frame = frame.drop_nulls("label")
     before = len(frame)
@@ -87,16 +94,28 @@ def _choose(frame: pl.DataFrame, column: str | None) -> str:
     known = label_columns(frame)
     if not known:
         raise MedappsError(
-            "The labels have no label column beside user (fractional numbers are not classes)."
+            "The labels have no label column beside user: "
+            + (", ".join(_types(frame)) or "there is no other column")
+            + ".",
+            fix="Give a column of words, whole numbers or dates.",
         )
     if column is None:
         return known[0]
     if column not in known:
-        why = "holds fractional numbers, not classes" if column in frame.columns else "is not there"
+        why = "is not there"
+        if column in frame.columns:
+            kind = frame[column].dtype
+            what = "fractional numbers" if kind.is_float() else f"values of type {kind}"
+            why = f"holds {what}, not classes"
         raise MedappsError(
             f"Label column {column!r} {why}.", fix=f"Choose one of: {', '.join(known)} (--label)."
         )
     return column
+
+
+def _types(frame: pl.DataFrame) -> list[str]:
+    """Words about columns that are no labels."""
+    return [f"{name!r} has type {kind}" for name, kind in frame.schema.items() if name != "user"]
 
 
 def _without_rare(

@@ -45,13 +45,13 @@ def read_interactions(
     Of rows that repeat a pair the latest is kept (a test row before a training row). `core` > 1
     removes users and items with fewer training rows, again and again, until none is left.
     """
+    if not own_split:
+        frame = frame.drop("split", strict=False)
     frame = _checked(frame)
     notes: dict[str, int] = {}
     if "rating" in frame.columns:
         frame = _without_bad_ratings(frame, bad_ratings, notes)
     before = len(frame)
-    if not own_split:
-        frame = frame.drop("split", strict=False)
     if core > 1:  # rows are held out before any is removed, as by a graph that takes them in
         frame = hold_out(_known_parts(frame))
     has_split = "split" in frame.columns

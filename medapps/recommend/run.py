@@ -17,6 +17,7 @@ from medapps.crop.service import (
     shuffled_control,
     user_vectors,
 )
+from medapps.errors import MedappsError
 from medapps.evaluate.metrics import bootstrap_interval, coverage, rank_metrics, reward
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.fit import NcfFit, train_ncf
@@ -152,7 +153,13 @@ def scaled_service(
     if vectors is None:
         return None, None
     fitted_on = vectors.known & ~study.unknown
-    scaling = Scaling.fit(vectors.values[fitted_on if fitted_on.any() else vectors.known])
+    if not fitted_on.any():
+        raise MedappsError(
+            f"There is nothing to learn from vectors: none of the {int((~study.unknown).sum())} "
+            "users with training interactions is in the graph.",
+            fix="Check that both files name users the same way, or use --method none.",
+        )
+    scaling = Scaling.fit(vectors.values[fitted_on])
     return scaling, scale_service(scaling, vectors.values, vectors.known, config.service_gain)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medapps.comparison.grid import HEADLINES
 from medapps.graph.side_tables import read_interactions, read_labels
-from medapps.graph.tables import find_table
+from medapps.graph.tables import find_table, regular_file
 from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.origin import Origin
@@ -132,7 +132,7 @@ def reference_stage(
 
 def _recommend_inputs(interactions: Path) -> dict[str, str]:
     """Digests of the interactions and, where a data set has its own negatives, of those."""
-    inputs = {"interactions": file_digest(interactions)}
+    inputs = {"interactions": file_digest(regular_file(interactions))}
     if (negatives := find_table(interactions.parent, ["test_negatives"])) is not None:
         inputs["negatives"] = file_digest(negatives)
     return inputs
@@ -146,7 +146,10 @@ def _problem(interactions: Path, config: RecommendConfig) -> Study:
 
     negatives = find_table(interactions.parent, ["test_negatives"])
     own = pl.read_parquet(negatives, glob=False) if negatives else None
-    return prepare(read_interactions(interactions), config, own)
+    table = read_interactions(
+        interactions, any_rating=config.bad_ratings == "drop", own_split=config.own_split
+    )
+    return prepare(table, config, own)
 
 
 def _task_stage(
@@ -195,4 +198,19 @@ def _task_stage(
 
     if model_kind is not None and not bench.workspace.finished(model_kind, stage.key):
         bench = replace(bench, force=True)
-    return carry_out(bench, stage, make, Report.load)
+    report, folder = carry_out(bench, stage, make, Report.load)
+    _warn(bench, report)
+    return report, folder
+
+
+def _warn(bench: Bench, report: Report) -> None:
+    """Say which users a task could not learn from."""
+    details = report.details
+    users, missing = details["users"], details.get("missing_users", 0)
+    if missing:
+        bench.say(
+            f"Warning: {missing:,} of {users:,} users are not in the graph and have no vector."
+        )
+    empty = details.get("notes", {}).get("unlabelled", 0)
+    if empty:
+        bench.say(f"Warning: {empty:,} users have no value of {details['label']}: left out.")
