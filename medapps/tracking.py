@@ -159,11 +159,13 @@ class _MlflowRun(Run):
         """Call MLflow, or keep `instead` in the workspace when it does not answer any more."""
         if self.offline is None:
             try:
-                with disk_errors(self._file.parent.parent):
-                    return call()
+                return call()
+            except FileNotFoundError:  # what was to be kept, not where
+                raise
             except Exception as error:
                 if not _is_silence(error) or (self._local and not _is_of_database(error)):
-                    raise
+                    with disk_errors(self._file.parent.parent):
+                        raise
                 self._lost(error)
         with disk_errors(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -416,11 +418,21 @@ def _begin(
     return _MlflowRun(client, made, uri, workspace, say), again
 
 
-def registered(workspace: Path, experiment: str, name: str, alias: str, tag: str) -> set[str]:
-    """What `tag` says of the models that an alias leads to, or has passed on its way there."""
+def registered(
+    workspace: Path, experiment: str, name: str, alias: str, tag: str
+) -> set[str] | None:
+    """What `tag` says of the models that an alias leads to, or has passed on its way there.
+
+    None when the store has answered before and no longer does.
+    """
     from mlflow.exceptions import MlflowException
 
-    client, _ = _open(workspace, experiment, lambda text: None)
+    try:
+        client, _ = _open(workspace, experiment, lambda text: None)
+    except MedappsError:
+        if tracking_uri(workspace) in _answered and not is_local(workspace):
+            return None
+        raise
     try:
         last = int(client.get_model_version_by_alias(name, alias).version)
     except MlflowException:

@@ -35,7 +35,7 @@ from medapps.runstore import (
     mend,
     store_error,
 )
-from medapps.tracking import NO_RUN, Run, check_names, repair, track, tracking_uri
+from medapps.tracking import NO_RUN, Run, check_names, registered, repair, track, tracking_uri
 
 
 @pytest.fixture(scope="module")
@@ -417,6 +417,7 @@ def test_work_goes_on_and_keeps_its_numbers_when_the_server_dies(
         assert run.offline is not None
         with track(workspace, experiment="e", name="next", say=said.append) as later:
             later.metric("mrr", 0.125)
+        assert registered(workspace, "e", "model", "phone", "digest") is None
         parent.metric("all", 1.0)
     assert len(said) == 1 and str(workspace / "offline") in said[0]
     lines = [json.loads(line) for line in run.offline.read_text().splitlines()]

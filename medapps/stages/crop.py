@@ -111,13 +111,11 @@ def crop_stage(
     if out is None:
         made, folder = carry_out(bench, stage, make, _manifest)
         tier = choice.tier if _is_med(crop) else None
+        known = None
+        if bench.tracked and tier:
+            known = registered(bench.workspace.root, data, config.model, tier, DIGEST)
         # not yet, when the command that made it was killed or ran untracked
-        if (
-            bench.tracked
-            and tier
-            and made.digest
-            not in registered(bench.workspace.root, data, config.model, tier, DIGEST)
-        ):
+        if known is not None and made.digest not in known:
             bench.say(f"Registering it as {config.model}@{tier}, which was not done before.")
             with stage_run(bench, stage) as run:
                 log_crop(run, folder, model=config.model, tier=tier)
