@@ -1,4 +1,4 @@
-"""What a graph must not tell: the labels it will be asked for, and the purchases of the test."""
+"""Leakage: relations that give labels away, and held-out purchases among the triples."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 
 from medapps.graph.graph import Graph
+from medapps.graph.labels import label_columns
 
-SURE = 0.98
-"""A relation that tells a label this often tells it; friends of a kind do not come near."""
+LEAK_ACCURACY = 0.98
+"""Accuracy above which a relation counts as label leakage."""
 LEAST_USERS = 20
 MOST_CLASSES = 1000
 
@@ -36,7 +37,7 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
     """
     user = graph.entities.ids(labels["user"])
     columns = {}
-    for name in labels.columns[1:]:
+    for name in label_columns(labels):
         frame = _classes(user, labels[name])
         if len(frame):
             columns[name] = np.full(len(graph.entities), -1, np.int32)
@@ -59,16 +60,13 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
 
 
 def _classes(user: np.ndarray, values: pl.Series) -> pl.DataFrame:
-    """(user, label) of a column that can be told from something else; empty when it cannot."""
-    frame = pl.DataFrame(schema={"user": pl.Int32, "label": pl.Int32})
-    if values.dtype.is_float() or values.dtype.is_nested():
-        return frame
+    """(user, label) of a column; empty when it has too few or too many classes to be predicted."""
     known = pl.DataFrame({"user": user, "label": values.rank("dense").cast(pl.Int32)})
     known = known.filter(pl.col("user") >= 0).drop_nulls()
     sizes = np.bincount(known["label"].to_numpy())
     count = np.count_nonzero(sizes)
-    usable = 2 <= count <= min(MOST_CLASSES, len(known) // 2) and sizes.max() < SURE * len(known)
-    return known if usable else frame
+    usable = 2 <= count <= min(MOST_CLASSES, len(known) // 2)
+    return known if usable and sizes.max() < LEAK_ACCURACY * len(known) else known.clear()
 
 
 def _by_relation(graph: Graph) -> Iterator[tuple[int, np.ndarray]]:
@@ -105,7 +103,7 @@ def _by_neighbour(
     second[tie] = first[tie]
     judged = total > 1
     accuracy = first[judged & (first - 1 > second)].sum() / max(1, total[judged].sum())
-    if accuracy < SURE:
+    if accuracy < LEAK_ACCURACY:
         return None
     seen = np.zeros(len(label), bool)
     seen[neighbour[starts[judged]]] = True
@@ -119,7 +117,7 @@ def _by_having(user: np.ndarray, other: np.ndarray, label: np.ndarray) -> tuple[
     has[user] = True
     votes = np.bincount(label[has & (label >= 0)])
     users = int(votes.sum())
-    if users < LEAST_USERS or votes.max() < SURE * users:
+    if users < LEAST_USERS or votes.max() < LEAK_ACCURACY * users:
         return None
     every = np.bincount(label[label >= 0])
     # by chance all `users` would be of the commonest class with probability common ** users

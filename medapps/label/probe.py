@@ -8,8 +8,8 @@ import numpy as np
 
 from medapps.crop.service import Scaling, UserVectors
 from medapps.evaluate.metrics import confusion, label_metrics
-from medapps.graph.hold_out import TEST, TRAIN, VALID
-from medapps.label.table import Labels
+from medapps.graph.labels import Labels
+from medapps.graph.split import TEST, TRAIN, VALID
 
 STRENGTHS = (0.003, 0.03, 0.3)  # inverse regularisation; one is chosen on validation users
 

@@ -25,13 +25,13 @@ from medapps.evaluate.metrics import (
     label_metrics,
     log_loss,
 )
-from medapps.graph.hold_out import TEST, TRAIN, VALID, digest_arrays, name_hash, stratified
+from medapps.graph.labels import Labels
+from medapps.graph.split import TEST, TRAIN, VALID, digest_arrays, name_hash, stratified
 from medapps.label.config import LabelConfig
 from medapps.label.figures import calibration_figure, confusion_figure
 from medapps.label.model import LabelModel
 from medapps.label.network import MlpSetting, choose, train_mlps
 from medapps.label.probe import linear_probe
-from medapps.label.table import Labels, read_labels
 from medapps.report import Report
 from medapps.tracking import NO_RUN, Run
 
@@ -69,7 +69,7 @@ def train_labeller(
 ) -> LabelResult:
     """`label_users` with the trained model and the split beside the report."""
     config = config or LabelConfig()
-    known = read_labels(labels, config.column, config.rare)
+    known = Labels.of(labels, config.column, config.rare)
     vectors = user_vectors(source, known.users)
     hashes = name_hash(known.users)
     part = stratified(hashes, known.label, config.split_seed)

@@ -23,7 +23,7 @@ from medapps.recommend.fit import NcfFit, train_ncf
 from medapps.recommend.known_pairs import draw_candidates, free_items
 from medapps.recommend.model import Recommender
 from medapps.recommend.network import NeuMF
-from medapps.recommend.problem import Study, prepare
+from medapps.recommend.problem import Problem, prepare
 from medapps.recommend.ranking import full_ranks, sampled_ranks
 from medapps.recommend.reference import reference_ranks
 from medapps.report import Report
@@ -36,7 +36,7 @@ class RecommendResult:
 
     report: Report
     model: Recommender
-    study: Study
+    study: Problem
 
 
 def recommend_products(
@@ -64,7 +64,7 @@ def recommend_products(
 
 def train_recommender(
     source: Source | None,
-    study: Study,
+    study: Problem,
     config: RecommendConfig,
     *,
     seeds: tuple[int, ...] = (0, 1, 2),
@@ -129,7 +129,7 @@ def train_recommender(
 
 
 def _regularised(
-    study: Study,
+    study: Problem,
     service: np.ndarray | None,
     config: RecommendConfig,
     seed: int,
@@ -146,7 +146,7 @@ def _regularised(
 
 
 def scaled_service(
-    vectors: UserVectors | None, study: Study, config: NcfConfig
+    vectors: UserVectors | None, study: Problem, config: NcfConfig
 ) -> tuple[Scaling | None, np.ndarray | None]:
     """Standardised on training users, then scaled so that its length does not grow with dim."""
     if vectors is None:
@@ -166,7 +166,7 @@ def scale_service(
 
 
 def fit_ncf(
-    study: Study,
+    study: Problem,
     service: np.ndarray | None,
     config: RecommendConfig,
     seed: int,
@@ -193,7 +193,7 @@ def fit_ncf(
     )
 
 
-def _validator(study: Study, config: RecommendConfig) -> Callable[[NeuMF, Tensor | None], float]:
+def _validator(study: Problem, config: RecommendConfig) -> Callable[[NeuMF, Tensor | None], float]:
     """Mean ndcg@10 of validation items; test items stay candidates like any other."""
     rng = np.random.default_rng(0)
     valid = study.split.valid
@@ -224,7 +224,7 @@ class _Ranked:
     sampled: np.ndarray  # (tests,)
     lists: np.ndarray  # (tests, list_length)
 
-    def means(self, study: Study, config: RecommendConfig) -> dict[str, float]:
+    def means(self, study: Problem, config: RecommendConfig) -> dict[str, float]:
         out: dict[str, float] = {}
         segments = study.segments(config.few)
         for name, rows in segments.items():
@@ -237,7 +237,7 @@ class _Ranked:
         return out | {"full.coverage": coverage(self.lists, len(study.items))}
 
 
-def _rank(fit: NcfFit, study: Study, config: RecommendConfig) -> _Ranked:
+def _rank(fit: NcfFit, study: Problem, config: RecommendConfig) -> _Ranked:
     service, test = fit.service, study.split.test
     full, lists = full_ranks(
         fit.model, test, study.seen, service, study.unknown, top=config.list_length
@@ -284,7 +284,7 @@ def _segment_table(units: dict[str, np.ndarray], segments: dict[str, np.ndarray]
     return pl.DataFrame(rows)
 
 
-def _reference(name: str, study: Study, config: RecommendConfig) -> dict[str, float]:
+def _reference(name: str, study: Problem, config: RecommendConfig) -> dict[str, float]:
     """Metrics of a recommender without a graph, on the same split."""
     ranks = reference_ranks(study, name, config.list_length)
     return _Ranked(ranks.full, ranks.sampled, ranks.lists).means(study, config)
@@ -292,7 +292,7 @@ def _reference(name: str, study: Study, config: RecommendConfig) -> dict[str, fl
 
 def reference_report(
     name: str,
-    study: Study,
+    study: Problem,
     config: RecommendConfig,
     *,
     seeds: tuple[int, ...] = (0,),

@@ -11,7 +11,7 @@ from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.errors import Interrupted
 from medapps.graph.graph import Graph
-from medapps.graph.side_tables import table_file
+from medapps.graph.tables import table_file
 from medapps.settings import Settings
 from medapps.stages import (
     Bench,

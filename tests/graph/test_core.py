@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from medapps.graph.hold_out import TEST, VALID
-from medapps.graph.split import leave_one_out as hold_out
-from medapps.recommend.interactions import read_interactions
+from medapps.graph.interactions import Interactions
+from medapps.graph.split import TEST, VALID, leave_one_out
 
 
 def table(seed: int = 0) -> pl.DataFrame:
@@ -26,10 +25,9 @@ def test_a_core_tests_nothing_that_the_whole_table_would_train_on() -> None:
     frame = table()
     held = {
         (user, item, split)
-        for user, item, split in hold_out(frame).select("user", "item", "split").iter_rows()
+        for user, item, split in leave_one_out(frame).select("user", "item", "split").iter_rows()
     }
-    found = read_interactions(frame, core=4)
-    assert found.part is not None
+    found = Interactions.of(frame, core=4)
     names = {TEST: "test", VALID: "valid"}
     for part, split in names.items():
         rows = found.part == part
@@ -41,8 +39,7 @@ def test_a_core_tests_nothing_that_the_whole_table_would_train_on() -> None:
 
 
 def test_a_core_leaves_no_item_with_fewer_training_rows() -> None:
-    found = read_interactions(table(), core=4)
-    assert found.part is not None
+    found = Interactions.of(table(), core=4)
     counted = found.part != TEST
     assert np.bincount(found.item[counted]).min() >= 4
     assert np.bincount(found.user[counted]).min() >= 4

@@ -145,8 +145,8 @@ def _labels(kinds: list[str | None]) -> pl.DataFrame:
         (_labels(["a"] * 9 + ["b"] * 2), {"rare": "drop"}, "one class only"),
         (_labels(["a", "b"]), {"rare": "drop"}, "No class of kind has 3 users"),
         (_labels([None, None]), {}, "empty for every user"),
-        (_labels([]), {}, "no user has a row"),
-        (_labels(["a"] * 9).rename({"user": "id"}), {}, "no column user; they have id, kind"),
+        (_labels([]), {}, "columns but no rows"),
+        (_labels(["a"] * 9).rename({"user": "id"}), {}, "no column 'user'; it has 'id', 'kind'"),
         (_labels(["a"] * 9), {"column": "sort"}, "'sort' is not there.*one of: kind"),
         (
             _labels(["a"] * 9).with_columns(share=0.5),
@@ -156,7 +156,7 @@ def _labels(kinds: list[str | None]) -> pl.DataFrame:
         (
             pl.concat([_labels(["a", "b"]), _labels(["b", "b"])]),
             {},
-            "'user:000' has more than one value of kind",
+            "2 users .* more than one row, such as 'user:000'",
         ),
         (
             _labels(["a", "b"] * 5).with_columns(user=pl.lit("alien:") + pl.col("user")),
