@@ -16,9 +16,16 @@ import numpy as np
 import polars as pl
 
 from medapps.comparison.gather import Group, Place, gather
-from medapps.comparison.measure import LOWER_IS_BETTER, Measured, measured
-from medapps.comparison.resample import draw_values, holm, interval, two_sided, wilcoxon
 from medapps.errors import MedappsError
+from medapps.evaluate.metrics import LOWER_IS_BETTER
+from medapps.evaluate.statistics import (
+    Measured,
+    draw_values,
+    holm,
+    interval,
+    two_sided,
+    wilcoxon,
+)
 from medapps.report import Report
 
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -165,7 +172,7 @@ def _draw(groups: list[Group], draws: int, seed: int) -> Drawn:
     together: dict[str, list[tuple[Group, str, Measured]]] = {}
     for group in groups:
         for metric in group.reports[0].by_seed:
-            one = measured(group.reports, metric)
+            one = group.measured(metric)
             if one is not None:
                 alone = f"{group.key}"
                 same = f"{group.unit_digest or alone} {one.units}"

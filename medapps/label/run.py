@@ -17,14 +17,13 @@ from medapps.crop.service import (
     user_vectors,
 )
 from medapps.evaluate.metrics import (
-    bootstrap_f1_macro,
-    bootstrap_interval,
     calibration,
     class_scores,
     confusion,
     label_metrics,
     log_loss,
 )
+from medapps.evaluate.statistics import bootstrap_f1_macro, bootstrap_interval
 from medapps.graph.labels import Labels
 from medapps.graph.split import TEST, TRAIN, VALID, digest_arrays, name_hash, stratified
 from medapps.label.config import LabelConfig
@@ -89,7 +88,7 @@ def train_labeller(
     }
     beside = _beside(vectors, known, part, config, seeds, setting)
     low, high = bootstrap_interval(units["accuracy"])
-    f1_low, f1_high = bootstrap_f1_macro(truth, guesses, len(known.classes))
+    f1_low, f1_high = bootstrap_f1_macro(truth, guesses)
     tables = {
         "classes": _class_table(known.classes, matrices),
         "confusion": _confusion_table(known.classes, matrices),

@@ -17,7 +17,8 @@ from medapps.crop.service import (
     shuffled_control,
     user_vectors,
 )
-from medapps.evaluate.metrics import bootstrap_interval, coverage, rank_metrics, reward
+from medapps.evaluate.metrics import coverage, rank_metrics, reward
+from medapps.evaluate.statistics import bootstrap_interval
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.fit import NcfFit, train_ncf
 from medapps.recommend.known_pairs import draw_candidates, free_items
