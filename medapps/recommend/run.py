@@ -94,21 +94,21 @@ def train_recommender(
     method, dim = ("none", 0) if vectors is None else (vectors.method, vectors.dim)
     beside = {name: _reference(name, study, config) for name in config.references}
     report = Report(
-        "recommend",
-        method,
-        dim,
-        data,
-        seeds,
-        by_seed,
-        units,
-        study.digest,
-        {
+        task="recommend",
+        method=method,
+        dim=dim,
+        data=data,
+        seeds=seeds,
+        by_seed=by_seed,
+        units=units,
+        unit_digest=study.digest,
+        cost={
             "train_seconds": float(np.mean([fit.seconds for fit in fits])),
             "samples_per_second": float(np.mean([fit.samples_per_second for fit in fits])),
             "bytes": float(sum(p.numel() for p in fits[0].model.parameters()) * 4),
         },
-        {"segments": _segment_table(units, segments)},
-        {
+        tables={"segments": _segment_table(units, segments)},
+        details={
             "users": len(study.users),
             "items": len(study.items),
             "train": len(study.split.train),
@@ -305,17 +305,16 @@ def reference_report(
     segments = study.segments(config.few)
     units = _units(ranked, segments)
     return Report(
-        "recommend",
-        name,
-        0,
-        data,
-        seeds,
-        _collect([result.means(study, config) for result in ranked]),
-        units,
-        study.digest,
-        {"train_seconds": float(np.mean([r.seconds for r in ranks])), "bytes": 0.0},
-        {"segments": _segment_table(units, segments)},
-        {"users": len(study.users), "items": len(study.items), "setting": ranks[0].setting},
+        task="recommend",
+        method=name,
+        data=data,
+        seeds=seeds,
+        by_seed=_collect([result.means(study, config) for result in ranked]),
+        units=units,
+        unit_digest=study.digest,
+        cost={"train_seconds": float(np.mean([r.seconds for r in ranks])), "bytes": 0.0},
+        tables={"segments": _segment_table(units, segments)},
+        details={"users": len(study.users), "items": len(study.items), "setting": ranks[0].setting},
     )
 
 
