@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from medapps.comparison.gather import Place
 from medapps.comparison.table import Comparison, Row
+from medapps.sizes import show_bytes
 
 HEADLINES = {
     "label": ("f1_macro", "accuracy"),
@@ -102,12 +103,7 @@ def seconds(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes with a decimal unit."""
-    if value is None:
-        return "–"
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.1f} {unit}"
-    return f"{value:.0f} B"
+    return "–" if value is None else show_bytes(value)
 
 
 def verdict(row: Row, reference: str) -> str:
