@@ -19,7 +19,7 @@ HEADLINES = {
     ),
     "rank": ("mrr", "hits_at_1", "hits_at_10"),
 }
-"""Metrics that are shown for each task, the most telling first; the other ones are in the files."""
+"""Metrics that are shown for each task, the most important first; the files hold all."""
 
 ONE_RUN = "Values of one run say nothing about other seeds: give the study more of them."
 

@@ -174,8 +174,7 @@ def _draw(groups: list[Group], draws: int, seed: int) -> Drawn:
         for metric in group.reports[0].by_seed:
             one = group.measured(metric)
             if one is not None:
-                alone = f"{group.key}"
-                same = f"{group.unit_digest or alone} {one.units}"
+                same = f"{group.unit_digest or group.key} {one.units}"
                 together.setdefault(same, []).append((group, metric, one))
     out: Drawn = {}
     for members in together.values():
@@ -262,7 +261,7 @@ def _difference(entry: Entry, base: Entry, level: float) -> dict[str, Any] | Non
 
 
 def _signed_rank(one: Measured, other: Measured) -> float:
-    """Wilcoxon's p-value where both have unit values, else 0: the bootstrap decides alone."""
+    """Wilcoxon's p-value where both have unit values, else 0: only the bootstrap decides."""
     if one.per_unit is None or other.per_unit is None:
         return 0.0
     return wilcoxon(one.per_unit, other.per_unit)

@@ -1,4 +1,4 @@
-"""Is this data set fit for use? Counts, degrees, relations, and problems with row numbers."""
+"""Check a data set: counts, degrees, relations, and problems with the rows that show them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _graph_problems(graph: Graph, files: dict[str, Path], config: GraphConfig) -
 
 
 def _rows(table: pl.LazyFrame, where: pl.Expr) -> tuple[tuple[int, ...], int]:
-    """The first rows where it is so, and how many there are."""
+    """The first rows that meet a condition, and how many do."""
     found = table.filter(where).select(rows=pl.col("row").bottom_k(_SHOWN), count=pl.len())
     frame = found.collect(engine="streaming")
     if frame.is_empty():
@@ -158,7 +158,7 @@ def _labels(folder: Path, graph: Graph, problems: list[DataProblem]) -> dict[str
     except MedappsError as error:
         problems.append(DataProblem("error", "labels", str(error), file=file.name))
         return {"labels": []}
-    problems += _strangers(labels, "user", file.name, graph)
+    problems += _unknown_users(labels, "user", file.name, graph)
     for name in label_columns(labels):
         if len(few := rare_classes(labels, name)):
             text = f"{len(few):,} classes of {name} have fewer than three users"
@@ -172,7 +172,7 @@ def _labels(folder: Path, graph: Graph, problems: list[DataProblem]) -> dict[str
     return {"labels": labels.columns[1:]}
 
 
-def _strangers(table: pl.DataFrame, column: str, file: str, graph: Graph) -> list[DataProblem]:
+def _unknown_users(table: pl.DataFrame, column: str, file: str, graph: Graph) -> list[DataProblem]:
     """Users of a table that have no triple."""
     unknown = np.flatnonzero(graph.entities.ids(table[column]) < 0)
     if not len(unknown):
@@ -194,7 +194,7 @@ def _interactions(
     except MedappsError as error:
         problems.append(DataProblem("error", "interactions", str(error), file=file.name))
         return {"items": 0, "interactions": 0}
-    problems += _strangers(table, "user", file.name, graph)
+    problems += _unknown_users(table, "user", file.name, graph)
     parted = leave_one_out(table)
     again = len(table) - len(parted)
     if again:

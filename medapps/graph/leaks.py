@@ -20,7 +20,7 @@ MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class Leak:
-    """A relation that gives something away."""
+    """A relation that predicts a label column."""
 
     relation: str
     column: str
@@ -30,7 +30,7 @@ class Leak:
 
 
 def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
-    """Relations from which a label column can be read off.
+    """Relations that predict a label column almost without error.
 
     Two ways: users with the same neighbour under a relation nearly always share the label (each
     user is judged by the others), or nearly all users that have the relation share one class.
@@ -48,14 +48,14 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
     for relation, rows in _by_relation(graph):
         name = str(graph.relations.names(np.array([relation]))[0])
         for column, label in columns.items():
-            for tell, how in (
+            for test, how in (
                 (_by_neighbour, "users with the same neighbour share it"),
                 (_by_having, "nearly all its users share it"),
             ):
-                ways = (tell(rows[:, a], rows[:, b], label) for a, b in ((0, 2), (2, 0)))
-                told = next((way for way in ways if way is not None), None)
-                if told is not None:
-                    leaks.append(Leak(name, column, *told, how))
+                found = (test(rows[:, a], rows[:, b], label) for a, b in ((0, 2), (2, 0)))
+                leak = next((one for one in found if one is not None), None)
+                if leak is not None:
+                    leaks.append(Leak(name, column, *leak, how))
     return sorted(leaks, key=lambda leak: (leak.column, leak.relation))
 
 

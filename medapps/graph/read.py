@@ -1,4 +1,4 @@
-"""Tables to Graph: lazily read, checked, numbered, with its users told apart."""
+"""Tables to Graph: read lazily, checked, with ids for names, and its users found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Many two-layer classifiers trained at once on the same vectors: every seed with every setting.
 
 Weights of all models lie in one tensor, so that a step is two batched matrix products. A model
-depends on its own seed and setting alone: training it in other company gives the same weights.
+depends on its own seed and setting alone: training it with other models gives the same weights.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Measuring:
         return table_file(Path(self.graph.source), stem)
 
     def _given(self, vectors: Vectors) -> dict[str, Any]:
-        """What both tasks are told; another training of the vectors has other seeds."""
+        """Arguments of both tasks; another training of the vectors has other seeds."""
         repeats = self.settings.study.repeats
         seeds = tuple(vectors.origin.seed * repeats + i for i in range(repeats))
         return {"data": self.graph.name, "seeds": seeds, "keep_model": False}

@@ -61,7 +61,7 @@ def run_study(
 ) -> StudyResult:
     """Carry out settings.study; `data` is the folder that holds the data sets.
 
-    `progress` is told how trainings go; a signal number from `stop` ends them.
+    `progress` is called after each epoch; a signal number from `stop` ends them.
     """
     study = settings.study
     if not study.data:
