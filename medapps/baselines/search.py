@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 
 from medapps.baselines.config import SearchConfig
 from medapps.baselines.single_size import alone
@@ -14,7 +15,7 @@ from medapps.graph.graph import Graph
 from medapps.store import digest_of, write_text
 from medapps.tracking import NO_RUN
 from medapps.train.config import MedConfig
-from medapps.train.loop import Progress, train_med
+from medapps.train.loop import Diverged, Progress, train_med
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,15 @@ def choose(
             if not given:
                 short["patience"] = 1  # what holds triples out
             config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **short)
-            figures = train_med(
-                graph, config, seed=search.seed, run=NO_RUN, progress=told, stop=stop
-            ).metrics
-            known[at] = figures["best_valid_mrr"]
+            began = perf_counter()
+            try:
+                known[at] = train_med(
+                    graph, config, seed=search.seed, run=NO_RUN, progress=told, stop=stop
+                ).metrics["best_valid_mrr"]
+            except Diverged:  # as bad as a trial can be
+                known[at] = 0.0
             one = {"margin": margin, "penalty": penalty, "lr": lr, "valid_mrr": known[at]}
-            trials.append(one | {"seconds": figures["train_seconds"]})
+            trials.append(one | {"seconds": perf_counter() - began})
             if file:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_text(file, json.dumps(trials))

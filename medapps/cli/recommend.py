@@ -29,7 +29,7 @@ def recommend(
     users: Annotated[
         Path | None, typer.Option(help="Recommend for these users too: a file of ids.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Items per user.")] = 10,
     out: Annotated[
         Path | None, typer.Option(help="Where the lists go: .parquet, .csv or .tsv.")
     ] = None,

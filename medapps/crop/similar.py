@@ -86,12 +86,18 @@ def nearest(
     if k < 1:
         raise MedappsError(f"-k takes a number of at least 1, not {k}.")
     wanted = crop.rows(queries)  # (q, width)
+    if not np.isfinite(wanted).all():
+        lost = queries[[int(np.argmin(np.isfinite(wanted).all(1)))]]
+        raise MedappsError(
+            f"The vector of {crop.entity_ids.names(lost)[0]!r} holds a number that is not finite.",
+            fix="Train again with a lower learning rate: --set train.lr=0.01.",
+        )
     best = np.full((len(queries), k), np.inf, np.float32)
     best_rows = np.full((len(queries), k), -1, np.int64)
     per_block = max(k, _BLOCK_NUMBERS // max(1, wanted.size))
     for found, vectors in _blocks(crop, rows, per_block):
         distance = _distances(wanted, vectors, crop.spec.norm)  # (q, block)
-        distance[queries[:, None] == found] = np.inf  # itself
+        distance[(queries[:, None] == found) | np.isnan(distance)] = np.inf  # itself, and no number
         best, best_rows = _merge(best, best_rows, distance, found)
     best_rows[np.isinf(best)] = -1
     return best_rows.astype(np.int32), best if crop.spec.norm == "l1" else np.sqrt(best)

@@ -24,6 +24,7 @@ from medapps.report import Report
 from medapps.store import digest_of
 
 HITS = (1, 3, 10)
+SPLITS = ("train", "valid", "test")
 
 
 def rank_embedding(
@@ -89,6 +90,11 @@ def _rank(
     seed: int,
     limit: int | None,
 ) -> tuple[list[Report], dict[str, Any]]:
+    if split not in SPLITS:
+        raise MedappsError(f"There is no split {split!r}.", fix=f"Use {', '.join(SPLITS)}.")
+    for name, value in (("limit", limit), ("candidates", candidates)):
+        if value is not None and value < 1:
+            raise MedappsError(f"--{name} takes a number of at least 1, not {value}.")
     triples = np.asarray(getattr(graph, split))
     if not len(triples):
         raise MedappsError(

@@ -86,6 +86,17 @@ def realistic_rank(better: np.ndarray, equal: np.ndarray) -> np.ndarray:
     return 1 + better + equal / 2
 
 
+def rank_among(own: np.ndarray, rivals: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Realistic rank (n,) of scores `own` (n, 1) among the `rivals` (n, k) that count (n, k).
+
+    NaN is the worst score: NaN rivals come after any number, a NaN of one's own after all rivals.
+    """
+    lost = ~(own > -np.inf)
+    better = ((rivals > own) | lost) & counts
+    equal = (rivals == own) & counts & ~lost
+    return realistic_rank(better.sum(1), equal.sum(1))
+
+
 def reward(rank: np.ndarray, k: int) -> np.ndarray:
     """NDCG@k of one relevant item at this rank: 1 / log2(rank + 1), or 0 beyond k."""
     return np.where(rank <= k, 1 / np.log2(rank + 1), 0.0)

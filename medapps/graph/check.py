@@ -159,7 +159,7 @@ def _labels(folder: Path, graph: Graph, problems: list[DataProblem]) -> dict[str
         problems.append(DataProblem("error", "labels", str(error), file=file.name))
         return {"labels": []}
     problems += _unknown_users(labels, "user", file.name, graph)
-    for name in label_columns(labels):
+    for name in label_columns(labels.schema):
         if len(few := rare_classes(labels, name)):
             text = f"{len(few):,} classes of {name} have fewer than three users"
             problems.append(DataProblem("warning", "rare_classes", text, len(few), file=file.name))

@@ -37,23 +37,26 @@ def read_interactions(
     `source` is a file, a dataset folder or a table. `bad_ratings` says whether negative and
     non-finite ratings are an error or are dropped; without `own_split` the column is ignored.
     """
-    frame, name = _read(source, graph, own_split)
+    frame, name = _read(source, graph, bad_ratings == "drop", own_split)
     return _without_bad_ratings(frame, name, bad_ratings)
 
 
 def _read(
-    source: str | Path | pl.DataFrame, graph: Graph | None, own_split: bool
+    source: str | Path | pl.DataFrame, graph: Graph | None, any_rating: bool, own_split: bool
 ) -> tuple[pl.DataFrame, str]:
-    """All rows, checked but for their ratings, and what messages call the table."""
+    """All rows, checked but for their ratings, and what messages call the table.
+
+    `any_rating` lets ratings pass that are empty or no numbers.
+    """
     table = Table.of(source, "interactions")
     table.require("user", "item")
     wanted = ("rating", "timestamp", "split") if own_split else ("rating", "timestamp")
     extra = [name for name in wanted if name in table.columns]
     table = table.select("user", "item", *extra)
-    table.refuse_gaps("user", "item", *extra)
+    table.refuse_gaps("user", "item", *(n for n in extra if n != "rating" or not any_rating))
     frame = table.with_ids("user").with_ids("item").of_graph(graph, ["user", "item"])
     if table.is_text:
-        frame = _typed(frame)
+        frame = _typed(frame, any_rating)
     if "timestamp" in extra:
         _check_timestamp(frame["timestamp"], table.name)
     if "split" in extra:
@@ -61,11 +64,13 @@ def _read(
     return frame, table.name
 
 
-def _typed(frame: pl.DataFrame) -> pl.DataFrame:
-    """Numbers of a text file as numbers, dates as dates; what is neither stays a string."""
+def _typed(frame: pl.DataFrame, any_rating: bool) -> pl.DataFrame:
+    """Numbers of a text file as numbers, dates as dates; what is neither stays a string, but a
+    rating becomes null where any is allowed.
+    """
     rating, time = pl.col("rating"), pl.col("timestamp")
     numbers = {
-        "rating": [rating.cast(pl.Int64), rating.cast(pl.Float64)],
+        "rating": [rating.cast(pl.Int64), rating.cast(pl.Float64, strict=not any_rating)],
         "timestamp": [time.cast(pl.Int64), time.cast(pl.Float64), time.str.to_datetime()],
     }
     for name, attempts in numbers.items():
@@ -94,7 +99,7 @@ def _check_split(split: pl.Series, name: str) -> None:
     if unknown:
         raise MedappsError(
             f"Column 'split' of {name} holds {unknown[0]!r}; parts are train, valid and test.",
-            fix="Rename the parts, or leave the column out with --set recommend.own_split=false.",
+            fix="Rename the parts, or ignore them with --set recommend.own_split=false.",
         )
 
 
@@ -108,7 +113,7 @@ def _without_bad_ratings(frame: pl.DataFrame, name: str, rule: str) -> pl.DataFr
             fix="Convert it, or leave the column out: every row counts as one.",
         )
     values = rating.cast(pl.Float64)
-    bad = ~(values.is_finite() & (values >= 0))
+    bad = ~(values.is_finite() & (values >= 0)).fill_null(False)
     if not bad.any():
         return frame
     if bad.all() and rule == "drop":
@@ -166,7 +171,7 @@ class Interactions:
         `core` > 1 removes users and items with fewer training rows, again and again, until none is
         left. Rows are held out before, as by a graph that takes them in.
         """
-        every, name = _read(source, None, own_split)
+        every, name = _read(source, None, bad_ratings == "drop", own_split)
         good = _without_bad_ratings(every, name, bad_ratings)
         frame = leave_one_out(good)
         notes = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,13 +42,14 @@ def read_labels(source: str | Path | pl.DataFrame, graph: Graph | None = None) -
     return labels
 
 
-def label_columns(labels: pl.DataFrame) -> list[str]:
-    """Columns that can be a label: everything but `user`, fractional numbers and lists."""
-    return [
-        name
-        for name, kind in labels.schema.items()
-        if name != "user" and not kind.is_float() and not kind.is_nested()
-    ]
+def label_columns(schema: Mapping[str, pl.DataType]) -> list[str]:
+    """Columns that can be a label: all but `user`, fractional numbers, lists and bytes."""
+    return [name for name, kind in schema.items() if name != "user" and _is_class(kind)]
+
+
+def _is_class(kind: pl.DataType) -> bool:
+    """Whether values of this type are classes: they are few, and can be written as words."""
+    return not (kind.is_float() or kind.is_nested() or kind in (pl.Binary, pl.Duration, pl.Object))
 
 
 def rare_classes(labels: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -77,9 +79,12 @@ class Labels:
         Users without a label are left out and counted. `rare` says whether a class of fewer than
         three users is an error or is dropped.
         """
-        table = read_labels(source)
-        column = _choose(table, column)
-        frame = table.select("user", pl.col(column).cast(pl.String).alias("label"))
+        table = Table.of(source, "labels")
+        table.require("user")
+        column = _choose(table.frame.collect_schema(), column)
+        words = pl.col(column).cast(pl.String)
+        blank = words.str.strip_chars() == ""
+        frame = read_labels(source).select("user", label=pl.when(~blank).then(words))
         notes = {"unlabelled": int(frame["label"].null_count())}
         frame = frame.drop_nulls("label")
         if frame.is_empty():
@@ -95,18 +100,23 @@ class Labels:
         return cls(column, IdMap.of(frame["user"]), classes, label, notes)
 
 
-def _choose(labels: pl.DataFrame, column: str | None) -> str:
-    known = label_columns(labels)
+def _choose(schema: Mapping[str, pl.DataType], column: str | None) -> str:
+    known = label_columns(schema)
+    others = {name: kind for name, kind in schema.items() if name != "user"}
     if not known:
+        types = ", ".join(f"{name!r} has type {kind}" for name, kind in others.items())
         raise MedappsError(
-            "The labels have no label column beside user (fractional numbers are not classes)."
+            f"The labels have no label column beside user: {types or 'there is no other column'}.",
+            fix="Give a column of words, whole numbers or dates.",
         )
     if column is None:
         return known[0]
     if column not in known:
-        why = "does not hold classes" if column in labels.columns else "is not there"
-        if column in labels.columns and labels[column].dtype.is_float():
-            why = "holds fractional numbers, not classes"
+        why = "is not there"
+        if column in others:
+            kind = others[column]
+            what = "fractional numbers" if kind.is_float() else f"values of type {kind}"
+            why = f"holds {what}, not classes"
         raise MedappsError(
             f"Label column {column!r} {why}.", fix=f"Choose one of: {', '.join(known)} (--label)."
         )

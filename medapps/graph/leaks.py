@@ -37,7 +37,7 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
     """
     user = graph.entities.ids(labels["user"])
     columns = {}
-    for name in label_columns(labels):
+    for name in label_columns(labels.schema):
         frame = _classes(user, labels[name])
         if len(frame):
             columns[name] = np.full(len(graph.entities), -1, np.int32)

@@ -13,7 +13,7 @@ from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap, TripleIds
 from medapps.graph.interactions import read_interactions
 from medapps.graph.split import leave_one_out
-from medapps.graph.tables import Table, find_table, scan_table, table_errors
+from medapps.graph.tables import Table, find_table, regular_file, scan_table, table_errors
 
 GRAPH_FILES = ("skg", "triples", "train")
 INVERSE = ":inverse"
@@ -67,7 +67,7 @@ def graph_files(path: Path) -> dict[str, Path]:
                 fix="Name the file itself, or make data with: medapps data synth --out DIR.",
             )
     elif path.exists():
-        train = path
+        train = regular_file(path)
     else:
         raise MedappsError(
             f"There is no file {path}.",

@@ -192,12 +192,18 @@ class Table:
             raise MedappsError(f"{self.name} is empty: it has columns but no rows.")
 
 
-def scan_table(path: Path, *, separator: str | None = None, header: bool = True) -> pl.LazyFrame:
-    """The table in `path`, not read yet; every column of a text file is a string."""
+def regular_file(path: Path) -> Path:
+    """The path of a file that is there; a pipe, which would be waited for, and a folder are not."""
     if not path.exists():
         raise MedappsError(f"There is no file {path}.")
     if not path.is_file():
-        raise MedappsError(f"{path} is not a file.")
+        raise MedappsError(f"{path} is not a regular file.", fix="Name a file.")
+    return path
+
+
+def scan_table(path: Path, *, separator: str | None = None, header: bool = True) -> pl.LazyFrame:
+    """The table in `path`, not read yet; every column of a text file is a string."""
+    regular_file(path)
     if path.suffix not in SUFFIXES:
         raise MedappsError(
             f"{path} has the suffix {path.suffix or '(none)'}; "

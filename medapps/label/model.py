@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import open_arrays
-from medapps.crop.service import Scaling, Source
+from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
 from medapps.store import read_manifest, usable, writing
 
@@ -45,25 +45,25 @@ class LabelModel:
                 f"the vectors given have {source.dim}.",
                 fix=f"Use a crop with --dim {self.dim}.",
             )
-        values, known = source.vectors(users)
+        values, known = finite_vectors(source, users)
         x = self.scaling.apply(values, known)
         each = zip(*(self.weights[name] for name in WEIGHTS), strict=True)
         return np.mean([mlp_probabilities(x, *weights) for weights in each], axis=0), known
 
     def predict(self, source: Source, users: pl.Series) -> pl.DataFrame:
-        """One row per user: label, probability, whether it is in the graph, and p_<class>."""
+        """One row per user: label, probability, whether it is in the graph, and p_<class>.
+
+        The label has the name of its column, or label_<column> where another column is called so.
+        """
         if users.null_count():
             raise MedappsError("The users to label include empty names.")
         probability, known = self.probabilities(source, users)
         best = probability.argmax(1)
-        columns = {
-            "user": users,
-            self.column: pl.Series(np.array(self.classes)[best].tolist(), dtype=pl.String),
-            "probability": probability.max(1),
-            "in_graph": known,
-        }
-        columns |= {f"p_{name}": probability[:, i] for i, name in enumerate(self.classes)}
-        return pl.DataFrame(columns)
+        label = pl.Series(np.array(self.classes)[best].tolist(), dtype=pl.String)
+        others = {"probability": probability.max(1), "in_graph": known}
+        others |= {f"p_{name}": probability[:, i] for i, name in enumerate(self.classes)}
+        name = f"label_{self.column}" if self.column in others else self.column
+        return pl.DataFrame({"user": users, name: label} | others)
 
     def save(
         self,

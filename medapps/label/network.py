@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from medapps.crop.service import Scaling, UserVectors
+from medapps.errors import MedappsError
 from medapps.evaluate.metrics import batched_f1_macro
 from medapps.graph.labels import Labels
 from medapps.graph.split import TRAIN, VALID
@@ -104,13 +105,19 @@ def train_mlps(
             guess = stack.logits(data_valid.expand(len(seeds), -1, -1)).argmax(-1)
         score = batched_f1_macro(y_valid, guess.flatten(0, 1).numpy(), examples.classes)
         score = score.reshape(shape)
-        better = score > best
+        better = (score > best) & stack.finite()
         best[better], best_epoch[better] = score[better], epoch
         for value, keep in zip(stack.weights, kept, strict=True):
             chosen = torch.from_numpy(better)[(...,) + (None,) * (value.dim() - 2)]
             keep.copy_(torch.where(chosen, value.detach(), keep))
         if (epoch - best_epoch).min() >= config.patience:
             break
+    if not best_epoch.all(axis=0).any():
+        raise MedappsError(
+            "Training of the labeller diverged: its weights are not finite.",
+            fix="Lower the learning rate: --set label.learning_rate="
+            f"{config.learning_rate / 3:.2g}.",
+        )
     w1, b1, w2, b2 = (value.numpy() for value in kept)
     return MlpFit(w1, b1, w2, b2, best, best_epoch)
 
@@ -171,6 +178,11 @@ class _Stack:
             w2.reshape(seeds * copies, hidden, -1),
         )
         return out.view(seeds, copies, x.shape[1], -1)
+
+    def finite(self) -> np.ndarray:
+        """Which models have finite weights, (seeds, settings)."""
+        parts = [value.detach().isfinite().flatten(2).all(2) for value in self.weights]
+        return torch.stack(parts).all(0).numpy()
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One Adam step of every model on its rows (seeds, rows)."""

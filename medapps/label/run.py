@@ -8,7 +8,14 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import polars as pl
 
-from medapps.crop.service import Source, random_control, shuffled_control, user_vectors
+from medapps.crop.service import (
+    Source,
+    UserVectors,
+    random_control,
+    shuffled_control,
+    user_vectors,
+)
+from medapps.errors import MedappsError
 from medapps.evaluate.metrics import (
     calibration,
     class_scores,
@@ -73,6 +80,7 @@ def train_labeller(
     vectors = user_vectors(source, known.users)
     hashes = name_hash(known.users)
     part = stratified(hashes, known.label, config.split_seed)
+    _refuse_unlearnable(known, vectors, part)
     examples, scaling = Examples.of(vectors, known, part, config)
     began = time.perf_counter()
     setting = _choose_setting(examples, config, seeds)
@@ -132,6 +140,19 @@ def train_labeller(
     names = np.array(list(PARTS))[part]
     split = pl.DataFrame({"user": known.users.names(), "part": names})
     return LabelResult(report, model, split)
+
+
+def _refuse_unlearnable(labels: Labels, vectors: UserVectors, part: np.ndarray) -> None:
+    """Refuse labels of which the graph knows too few training users to tell classes apart."""
+    known = np.unique(labels.label[(part == TRAIN) & vectors.known])
+    if len(known) > 1:
+        return
+    raise MedappsError(
+        f"There is nothing to learn: of {len(labels.label)} labelled users the graph knows "
+        f"{int(vectors.known.sum())}, and those to train on have "
+        f"{'one class only' if len(known) else 'no vectors'}.",
+        fix="Check that both files name users the same way, e.g. with medapps data check.",
+    )
 
 
 @dataclass(frozen=True)

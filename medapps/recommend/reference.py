@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from medapps.errors import MedappsError
-from medapps.evaluate.metrics import realistic_rank, reward
+from medapps.evaluate.metrics import rank_among, reward
 from medapps.recommend.problem import Problem
 from medapps.recommend.ranking import PAIRS, count_ranks
 
@@ -69,8 +69,7 @@ def score_ranks(
         rows = np.arange(len(user))
         own, rivals = values[rows, item][:, None], values[rows[:, None], study.candidates[part]]
         counts = study.candidates[part] != item[:, None]
-        better, equal = (rivals > own) & counts, (rivals == own) & counts
-        sampled[part] = realistic_rank(better.sum(1), equal.sum(1))
+        sampled[part] = rank_among(own, rivals, counts)
         tensor = torch.from_numpy(values.copy())
         full[part] = count_ranks(tensor, item, study.seen.mask(user))
         lists[part] = tensor.topk(top, dim=1).indices.numpy()

@@ -17,6 +17,7 @@ from medapps.crop.service import (
     shuffled_control,
     user_vectors,
 )
+from medapps.errors import MedappsError
 from medapps.evaluate.metrics import coverage, rank_metrics, reward
 from medapps.evaluate.statistics import bootstrap_interval
 from medapps.recommend.config import NcfConfig, RecommendConfig
@@ -153,7 +154,13 @@ def scaled_service(
     if vectors is None:
         return None, None
     fitted_on = vectors.known & ~study.unknown
-    scaling = Scaling.fit(vectors.values[fitted_on if fitted_on.any() else vectors.known])
+    if not fitted_on.any():
+        raise MedappsError(
+            f"There is nothing to learn from vectors: none of the {int((~study.unknown).sum())} "
+            "users with training interactions is in the graph.",
+            fix="Check that both files name users the same way, or use --method none.",
+        )
+    scaling = Scaling.fit(vectors.values[fitted_on])
     return scaling, scale_service(scaling, vectors.values, vectors.known, config.service_gain)
 
 

@@ -28,7 +28,7 @@ from medapps.store import (
     read_manifest,
     refuse_folder,
 )
-from medapps.tracking import Run, registered
+from medapps.tracking import Run, check_names, registered
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,9 +52,11 @@ def crop_stage(
 
     What was written is not read back: a Parquet crop may be larger than memory.
     """
+    if bench.tracked:
+        check_names(config.model, choice.tier)
     crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
     if warning:
-        bench.say(f"[yellow]Warning:[/] {warning}")
+        bench.say(f"Warning: {warning}")
     digest = source.manifest.digest if source.manifest else ""
     training = source.manifest.parents.get("run") if source.manifest else None
     settings: dict[str, Any] = {

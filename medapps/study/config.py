@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Seed
 
 DEMO = Path(__file__).with_name("demo.yaml")
 """The study that `medapps demo` runs; the same file is configs/demo.yaml."""
@@ -26,7 +26,7 @@ class StudyTask(Config):
 
     task: Literal["rank", "label", "recommend"]
     """What is measured."""
-    dims: tuple[PositiveInt, ...] = ()
+    dims: tuple[Dim, ...] = ()
     """Sizes; empty takes those of the study."""
     methods: tuple[Method, ...] = ()
     """Methods; empty takes those of the study."""
@@ -53,9 +53,9 @@ class StudyData(Config):
     """A folder under --data (or MEDAPPS_DATA), or a path."""
     synth: Literal["tiny", "demo", "medium", "paper"] | None = None
     """Or: the preset of a synthetic data set, made in the workspace."""
-    users: PositiveInt | None = None
+    users: Count | None = None
     """Users of the synthetic data set; null takes the preset's."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Seed of the synthetic data set."""
     labels: tuple[str, ...] = ()
     """Label columns; empty takes the first one."""
@@ -80,19 +80,19 @@ class StudyConfig(Config):
     """Data sets; each becomes an MLflow experiment."""
     methods: tuple[Method, ...] = ("med", "dt", "pca", "dualde")
     """Methods and controls."""
-    dims: tuple[PositiveInt, ...] = ()
+    dims: tuple[Dim, ...] = ()
     """Sizes; empty takes train.dims."""
     tasks: Tasks = (StudyTask(task="label"), StudyTask(task="recommend"))
     """What is measured."""
-    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     """Every method is trained once with each seed."""
-    repeats: PositiveInt = 3
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 3
     """How often a task is trained on each set of vectors."""
     reference: Method = "med"
     """Method that the others are compared with."""
-    candidates: PositiveInt | None = None
+    candidates: Count | None = None
     """Link prediction ranks among so many sampled entities; null among all."""
-    limit: PositiveInt | None = None
+    limit: Count | None = None
     """At most this many test triples are ranked; null ranks all."""
     quick: dict[str, Any] = Field(default_factory=dict)
     """Settings of `--quick` that differ from its tiny budget: section.key to value."""

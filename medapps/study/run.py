@@ -75,7 +75,7 @@ def run_study(
         own = settings_for(settings, item)
         graph, _ = graph_stage(bench, folder, own.graph)
         counts = f"{len(graph.entities):,} entities, {len(graph.train):,} triples"
-        bench.say(f"[bold]{graph.name}[/]: {counts}")
+        bench.say(f"{graph.name}: {counts}")
         table, where, run_id = _run_on(Measuring(bench, own, item, graph, progress, stop))
         tables.append((table, where))
         runs[graph.name] = run_id
@@ -104,6 +104,7 @@ def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
                     tags={"study": study.name, "task": "study", "data": graph.name},
                     reopen=earlier,
                     enabled=bench.tracked,
+                    say=bench.say,
                 )
             )
             if run.id:

@@ -11,16 +11,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Positive, Size, Weight
 from medapps.model.rules import RULES
 from medapps.sizes import parse_bytes
 
@@ -36,20 +29,20 @@ PER_DIM = ("margin", "temperature", "drop", "distil")
 class MedConfig(Config):
     """How to train one croppable embedding."""
 
-    dims: tuple[PositiveInt, ...] = (10, 100, 500)
+    dims: tuple[Dim, ...] = (10, 100, 500)
     """Ascending sizes; every prefix of these lengths becomes a model of its own."""
     scorer: str = "transe"
     """How head, relation and tail make a score; some settings below have other defaults then."""
     norm: str = "l2"
     """Distance of the scorer: l2 Euclidean, l1 sum of absolute values, l2sq squared Euclidean."""
 
-    epochs: PositiveInt = 30
+    epochs: Count = 30
     """Passes over the training triples."""
-    batch: PositiveInt = 1024
+    batch: Size = 1024
     """Positive triples per update."""
-    chunk: PositiveInt = 512
+    chunk: Size = 512
     """Positives that share one set of negatives; chunks corrupt heads and tails in turn."""
-    negatives: PositiveInt = 256
+    negatives: Size = 256
     """Negatives per chunk (shared) or per positive (independent)."""
     negative_mode: Literal["shared", "independent"] = "shared"
     """One set of negatives per chunk, or each positive its own."""
@@ -61,18 +54,18 @@ class MedConfig(Config):
     """Weight positives by one over the root of how often (head, relation) and (relation, tail)
     occur.
     """
-    own_answer: NonNegativeFloat = 0.0
+    own_answer: Weight = 0.0
     """Weight of the loss that keeps a query's own entity from answering it, where the relation is
     mostly not symmetric; 0 switches it off.
     """
 
-    lr: PositiveFloat = 0.2
+    lr: Positive = 0.2
     """Starting learning rate."""
     decay: bool = True
     """Let the learning rate fall linearly to zero over the epochs."""
-    rate_power: NonNegativeFloat = 0.0
+    rate_power: Annotated[float, Field(ge=0, le=10)] = 0.0
     """q in lr (d_n / d_i)^q, the rate of what size i adds: small sizes want longer steps."""
-    relation_rate: PositiveFloat = 1.0
+    relation_rate: Positive = 1.0
     """What multiplies the learning rate of relations."""
     keep_length: bool = False
     """Scale an entity back to its starting length after every step; for PairRE, whose scores do not
@@ -80,32 +73,32 @@ class MedConfig(Config):
     """
     optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
     """Adagrad with one number per row and segment, Adam on touched rows, or on the whole table."""
-    init_norm: PositiveFloat = 1.0
+    init_norm: Positive = 1.0
     """Expected length of a full vector at the start."""
 
-    margin: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 4.0
+    margin: Weight | tuple[Weight, ...] = 4.0
     """Margin of the score, one for all dims or one per dim."""
-    temperature: NonNegativeFloat | tuple[PositiveFloat, ...] = 2.0
+    temperature: Weight | tuple[Positive, ...] = 2.0
     """w2: how sharply negatives are weighted by their score, one for all dims or one per dim."""
-    scale_power: NonNegativeFloat = 0.5
+    scale_power: Annotated[float, Field(ge=0, le=10)] = 0.5
     """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
 
     from_larger: Fraction = 1.0
     """Part of what moves a size that also moves the next smaller one inside it: 1 is the gradient
     of all losses together; with 0 a size builds on the smaller one without moving it.
     """
-    penalty: NonNegativeFloat = 0.0
+    penalty: Weight = 0.0
     """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""
     drop: PartialFraction | tuple[PartialFraction, ...] = 0.0
     """Share of its coordinates that a positive does without at each step, one for all dims or one
     per dim for those that it adds; for PairRE and bilinear scorers.
     """
 
-    ml_down: NonNegativeFloat = 0.0
+    ml_down: Weight = 0.0
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
-    ml_up: NonNegativeFloat = 0.0
+    ml_up: Weight = 0.0
     """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
-    distil: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 3.0
+    distil: Weight | tuple[Weight, ...] = 3.0
     """How strongly the full size teaches each prefix how to rank a positive and its negatives, one
     for all dims or one per dim; the last, of the teacher itself, does nothing.
     """
@@ -113,7 +106,7 @@ class MedConfig(Config):
     """Mean over positives plus mean over negatives, or one mean over all."""
     positive_weights: Literal["uniform", "recip_dist", "prob", "neg_score", "literal"] = "uniform"
     """Evolutionary improvement of positives: how the next smaller model's score weighs a triple."""
-    positive_temperature: NonNegativeFloat = 1.0
+    positive_temperature: Weight = 1.0
     """w1: how sharply positives are weighted."""
     negative_weights: Literal["own", "smaller", "uniform"] = "own"
     """Whose scores weigh the negatives: the model's own, the next smaller model's, or nobody's."""
@@ -121,25 +114,25 @@ class MedConfig(Config):
     """Weights of negatives sum to one per positive, or over the whole chunk."""
     dlw: Literal["off", "fixed", "literal", "normalised", "uncertainty"] = "off"
     """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned in one of three ways."""
-    w3: float = 1.0
+    w3: Annotated[float, Field(ge=-50, le=50)] = 1.0
     """Starting value of w3."""
-    w3_lr: NonNegativeFloat = 1e-3
+    w3_lr: Weight = 1e-3
     """Learning rate of w3 where it is learned."""
-    submodels: Literal["all", "one"] | PositiveInt = "all"
+    submodels: Literal["all", "one"] | Count = "all"
     """Sub-models trained per step: all, one with its neighbours, or that many drawn at random."""
     rotate_at: OpenFraction | None = None
     """Train the full size alone up to this part of the run, then turn it onto its principal axes.
     """
 
-    patience: PositiveInt | None = None
+    patience: Count | None = None
     """Stop after this many validations without a better mean MRR; null trains to the end."""
-    every: PositiveInt = 5
+    every: Count = 5
     """Epochs between validations."""
     valid_fraction: Fraction = 0.02
     """Part of the training triples held out where no validation split is given."""
-    valid_triples: PositiveInt = 2000
+    valid_triples: Count = 2000
     """At most this many triples are ranked in a validation."""
-    valid_candidates: PositiveInt = 100_000
+    valid_candidates: Count = 100_000
     """Above this many entities a validation ranks among a sample of this size."""
 
     table: Literal["fp32", "bf16", "mmap"] = "fp32"
@@ -154,9 +147,9 @@ class MedConfig(Config):
     """Number type of the matrix products."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the arithmetic runs."""
-    threads: PositiveInt | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of the arithmetic; null takes the cores this process may use."""
-    checkpoint_seconds: PositiveFloat = 300.0
+    checkpoint_seconds: Annotated[float, Field(gt=0)] = 300.0
     """Time between checkpoints inside an epoch."""
 
     @field_validator("dims", mode="before")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from medapps.arrays import forget
 from medapps.crop.embedding import Embedding
+from medapps.crop.finite import broken_row
 from medapps.errors import Interrupted, MedappsError
 from medapps.evaluate.filtered_ranking import rank_tables
 from medapps.evaluate.link_prediction import mean_mrr
@@ -47,6 +49,10 @@ from medapps.train.tables.rotate import turn_to_principal_axes
 
 LOOK = 16
 """The loss is evaluated at every LOOK-th step; its gradient at every step."""
+
+
+class Diverged(MedappsError):
+    """Loss or vectors are no longer finite."""
 
 
 @dataclass(frozen=True)
@@ -225,10 +231,7 @@ class _Training:
         if ei is not None:
             loss = float((tiers.models.share[:, 0, 0] * ei).sum() + ml)
             if not np.isfinite(loss):
-                raise MedappsError(
-                    f"The loss is {loss} at epoch {at.epoch + 1}, step {at.step}.",
-                    fix=f"Lower the learning rate: --set train.lr={config.lr / 3:.2g}.",
-                )
+                self._diverged(f"The loss is {loss} at epoch {at.epoch + 1}, step {at.step}.")
             at.loss_sum, at.loss_count = at.loss_sum + loss, at.loss_count + 1
             self.loss = at.loss_sum / at.loss_count
             if learned and len(tiers.dims) == len(config.dims):
@@ -258,9 +261,23 @@ class _Training:
         centre = int(draws.integers(n))
         return self._tiers(tuple(range(max(0, centre - 1), min(n, centre + 2))), centre, w3)
 
+    def _diverged(self, problem: str) -> NoReturn:
+        lower = f"--set train.lr={self.config.lr / 3:.2g}"
+        raise Diverged(problem, fix=f"Lower the learning rate: {lower}.")
+
+    def _refuse_broken(self) -> None:
+        """End a training whose tables are not finite; the loss is looked at too rarely for that."""
+        tables = self.tables.entities, self.tables.relations
+        broken = any(broken_row(as_numpy(table)) is not None for table in tables)
+        if any(self.peers.any(broken)):
+            self._diverged(
+                f"The training diverged: vectors are not finite in epoch {self.at.epoch}."
+            )
+
     def _end_epoch(self, seconds: float, triples: int) -> None:
         at, config = self.at, self.config
         at.epoch, at.step = at.epoch + 1, 0
+        self._refuse_broken()
         speed = triples / max(seconds, 1e-9)
         figures = {"loss": self.loss, "triples_per_second": speed}
         figures |= {f"seconds_{phase}": self.clock.seconds[phase] for phase in PHASES}
@@ -299,7 +316,7 @@ class _Training:
         mrr = mean_mrr(ranks)
         mean = float(np.mean(list(mrr.values())))
         prefix = "valid_sampled_mrr" if sample else "valid_mrr"
-        if mean > at.best_mrr:
+        if mean > at.best_mrr:  # never where the mean is NaN
             at.best_mrr, at.best_epoch, at.waited = mean, at.epoch, 0
             if config.patience is not None:
                 self._keep_best()

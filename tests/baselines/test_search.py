@@ -15,6 +15,7 @@ from medapps.baselines.single_size import default_rate
 from medapps.errors import MedappsError
 from medapps.train.config import MedConfig
 from medapps.train.loop import Progress
+from medapps.train.tables.optimiser import Optimiser
 from tests.baselines.conftest import make_graph, short
 
 
@@ -141,3 +142,18 @@ def test_search_without_validation_triples(train):
     nothing = train.model_copy(update={"valid_fraction": 0.0})
     with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
         choose(bare, nothing, 8, SearchConfig(when="on"))
+
+
+def test_a_trial_that_diverges_is_the_worst_one(graph, train, monkeypatch):
+    step, rate = Optimiser.step, default_rate(train, 8)
+
+    def overflow(self, table, ids, grad, lr, count):
+        step(self, table, ids, grad, lr, count)
+        if lr > 1.5 * rate:
+            table[0, 0] = np.inf
+
+    monkeypatch.setattr(Optimiser, "step", overflow)
+    search = SearchConfig(margins=(1.0,), rates=(2.0,), further=0, epochs=1, triples=50)
+    found = choose(graph, train, 8, search)
+    assert [t["valid_mrr"] > 0 for t in found.trials] == [True, False]
+    assert found.lr == rate

@@ -168,7 +168,7 @@ def test_ids_come_from_files(workspace: Path, tmp_path: Path) -> None:
         (["--budget", "1MB", "--format", "parquet"], "Use --format safetensors or npz"),
         (["--keep", "1.5"], "--keep takes a share between 0 and 1"),
         (["--dim", "5", "--dtype", "int4"], "crop.dtype"),
-        (["--dim", "5", "--ids", "no-such-file"], "Cannot read the ids in no-such-file"),
+        (["--dim", "5", "--ids", "no-such-file"], "There is no file no-such-file"),
         (["--dim", "5", "--method", "pca"], "medapps baseline pca --dim 5"),
         (["--dim", "5", "--embedding", "nowhere"], "holds no embedding"),
     ],

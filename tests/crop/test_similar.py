@@ -150,3 +150,15 @@ def test_an_unsaved_crop_gets_no_index_of_another(tmp_path: Path) -> None:
         found = search(crop, asked, 1, indexes=tmp_path / "i").table
         exact = similar(crop, asked, 1)
         assert (found["neighbour"] == exact["neighbour"]).mean() > 0.8
+
+
+def test_vectors_without_numbers_come_last_and_are_no_queries() -> None:
+    crop = make_crop(n=30)
+    expected = nearest(crop, np.array([0]), 29)[0][0].tolist()
+    crop.entities[7, 1] = np.nan
+    crop.entities[9, 0] = np.inf
+    found, distance = nearest(crop, np.array([0]), 29)
+    assert found[0].tolist() == [row for row in expected if row not in (7, 9)] + [-1, -1]
+    assert np.isfinite(distance[0, :27]).all()
+    with pytest.raises(MedappsError, match="not finite"):
+        nearest(crop, np.array([0, 7]), 3)

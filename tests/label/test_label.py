@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,18 @@ def test_saved_model_labels_new_users(
     ).all()
     with pytest.raises(MedappsError, match=r"trained on 8 numbers.*have 3.*--dim 8"):
         model.predict(NamedVectors(planted.names, planted.values[:, :3], "small"), users)
+
+
+@pytest.mark.parametrize("column", ["probability", "in_graph", "p_north", "p_other", "place"])
+def test_a_label_keeps_its_values_whatever_its_column_is_called(
+    result: LabelResult, planted: NamedVectors, names: pl.Series, column: str
+) -> None:
+    table = replace(result.model, column=column).predict(planted, names)
+    usual = result.model.predict(planted, names)
+    taken = column in ("probability", "in_graph", "p_north")
+    assert table.columns[1] == (f"label_{column}" if taken else column)
+    assert table.rename({table.columns[1]: "place"}).equals(usual)
+    assert set(usual["place"]) == {"north", "east", "south", "west"}
 
 
 def test_a_user_outside_the_graph_is_counted_and_flagged(result: LabelResult) -> None:
@@ -168,6 +183,38 @@ def test_wrong_labels_are_explained(
 ) -> None:
     with pytest.raises(MedappsError, match=message):
         label_users(planted, frame, LabelConfig(**config))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[1], [2]], "List(Int64)"),
+        ([b"a", b"b"], "Binary"),
+        ([timedelta(1), timedelta(2)], "Duration"),
+        (pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int64, 2)), "Array(Int64"),
+        ([{"a": 1}, {"a": 2}], "Struct"),
+    ],
+)
+def test_columns_that_are_no_classes_are_named(
+    planted: NamedVectors, values: object, kind: str
+) -> None:
+    frame = _labels(["a", "b"]).select("user", kind=pl.Series(values))
+    frame = pl.concat([frame.with_columns(user=pl.lit(f"user:{i:03d}")) for i in range(9)])
+    with pytest.raises(MedappsError, match=re.escape(kind)) as caught:
+        label_users(planted, frame)
+    assert "'kind'" in str(caught.value)
+    beside = frame.with_columns(other=pl.lit("x"))
+    with pytest.raises(MedappsError, match=re.escape(f"'kind' holds values of type {kind}")):
+        label_users(planted, beside, LabelConfig(column="kind"))
+
+
+def test_labels_of_which_the_graph_knows_one_user_are_refused(planted: NamedVectors) -> None:
+    names = [f"alien:{i}" for i in range(20)]
+    for known in range(20):
+        users = [*names[:known], "user:001", *names[known + 1 :]]
+        frame = pl.DataFrame({"user": users, "kind": ["a", "b"] * 10})
+        with pytest.raises(MedappsError, match=r"nothing to learn: of 20.*the graph knows 1"):
+            label_users(planted, frame)
 
 
 def test_broken_vectors_are_explained(planted: NamedVectors, labels: pl.DataFrame) -> None:

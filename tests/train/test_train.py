@@ -230,7 +230,8 @@ def test_figures_and_progress_are_reported(graph):
 
 def test_divergence_is_reported_with_a_remedy(graph):
     with pytest.raises(MedappsError, match="Lower the learning rate"):
-        train_med(graph, small(optimiser="adam", norm="l2sq", lr=1e30, epochs=50))
+        config = small(optimiser="adam", norm="l2sq", epochs=50)
+        train_med(graph, config.model_copy(update={"lr": 1e30}))  # beyond what settings allow
 
 
 def test_too_little_memory_is_said_before_the_start(graph, monkeypatch):
