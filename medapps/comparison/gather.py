@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medapps.errors import MedappsError
+from medapps.evaluate.statistics import Measured
 from medapps.report import Report
 from medapps.store import Workspace, read_manifest, usable
 
@@ -37,6 +38,21 @@ class Group:
     @property
     def unit_digest(self) -> str:
         return self.reports[0].unit_digest
+
+    def measured(self, metric: str) -> Measured | None:
+        """A metric on every unit, in every run; None where the reports hold totals only."""
+        name, runs = f"{self.method}/{self.dim}", list(enumerate(r.units for r in self.reports))
+        if all(metric in units for _, units in runs):
+            rows = [(training, row) for training, units in runs for row in units[metric]]
+            return Measured.mean([row for _, row in rows], name, [t for t, _ in rows])
+        if metric == "f1_macro" and all({"truth", "guess"} <= set(units) for _, units in runs):
+            pairs = [
+                (training, pair)
+                for training, units in runs
+                for pair in zip(units["truth"], units["guess"], strict=True)
+            ]
+            return Measured.macro_f1([pair for _, pair in pairs], name, [t for t, _ in pairs])
+        return None
 
     def cost(self, name: str) -> float | None:
         """Mean over the trainings."""

@@ -30,8 +30,6 @@ class LabelConfig(Config):
     """Epochs without a better validation macro-F1 before a model stops."""
     scaling: Literal["column", "whole"] = "whole"
     """Divide all coordinates by their common deviation on train users, or each by its own."""
-    class_weights: bool = False
-    """Weigh classes inversely to their frequency."""
     rare: Literal["error", "drop"] = "error"
     """What to do with a class of fewer than three users."""
     split_seed: Seed = 0

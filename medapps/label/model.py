@@ -14,6 +14,17 @@ from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
 from medapps.store import read_manifest, usable, writing
 
+WEIGHTS = ("w1", "b1", "w2", "b2")
+
+
+def mlp_probabilities(
+    x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray, b2: np.ndarray
+) -> np.ndarray:
+    """Class probabilities (users, classes) of a two-layer network."""
+    logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    return shifted / shifted.sum(1, keepdims=True)
+
 
 @dataclass(frozen=True)
 class LabelModel:
@@ -36,14 +47,8 @@ class LabelModel:
             )
         values, known = finite_vectors(source, users)
         x = self.scaling.apply(values, known)
-        total = np.zeros((len(x), len(self.classes)))
-        for w1, b1, w2, b2 in zip(
-            *(self.weights[n] for n in ("w1", "b1", "w2", "b2")), strict=True
-        ):
-            logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
-            shifted = np.exp(logits - logits.max(1, keepdims=True))
-            total += shifted / shifted.sum(1, keepdims=True)
-        return total / len(self.weights["w1"]), known
+        each = zip(*(self.weights[name] for name in WEIGHTS), strict=True)
+        return np.mean([mlp_probabilities(x, *weights) for weights in each], axis=0), known
 
     def predict(self, source: Source, users: pl.Series) -> pl.DataFrame:
         """One row per user: label, probability, whether it is in the graph, and p_<class>.
@@ -93,5 +98,5 @@ class LabelModel:
             about["dim"],
             about["method"],
             Scaling(np.asarray(arrays["mean"]), np.asarray(arrays["deviation"])),
-            {name: np.asarray(arrays[name]) for name in ("w1", "b1", "w2", "b2")},
+            {name: np.asarray(arrays[name]) for name in WEIGHTS},
         )

@@ -18,7 +18,7 @@ from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.fit import NcfFit
 from medapps.recommend.known_pairs import KnownPairs
 from medapps.recommend.network import NeuMF, arrays_of
-from medapps.recommend.problem import Study
+from medapps.recommend.problem import Problem
 from medapps.recommend.ranking import PAIRS, Scorer, worst_nan_
 from medapps.store import read_manifest, usable, writing
 
@@ -42,7 +42,7 @@ class Recommender:
     def of(
         cls,
         fit: NcfFit,
-        study: Study,
+        study: Problem,
         config: RecommendConfig,
         method: str,
         dim: int,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medapps.comparison.grid import HEADLINES
-from medapps.graph.side_tables import read_interactions, read_labels
+from medapps.graph.labels import label_columns, read_labels
 from medapps.graph.tables import find_table, regular_file
 from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
@@ -20,7 +20,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     from medapps.label.config import LabelConfig
     from medapps.recommend.config import RecommendConfig
-    from medapps.recommend.problem import Study
+    from medapps.recommend.problem import Problem
 
 Save = Callable[..., None]
 
@@ -37,10 +37,9 @@ def label_stage(
 ) -> tuple[Report, Path]:
     """Label users; the model is kept as labellers/<name of the report's folder>."""
     from medapps.label.run import train_labeller
-    from medapps.label.table import label_columns
 
     table = read_labels(labels)
-    first = next(iter(label_columns(table)), None)
+    first = next(iter(label_columns(table.schema)), None)
     column = config.column or first
     config = config.model_copy(update={"column": column})
     assert vectors.source is not None, "labels are read from vectors"
@@ -138,7 +137,7 @@ def _recommend_inputs(interactions: Path) -> dict[str, str]:
     return inputs
 
 
-def _problem(interactions: Path, config: RecommendConfig) -> Study:
+def _problem(interactions: Path, config: RecommendConfig) -> Problem:
     """The split that every method sees."""
     import polars as pl
 
@@ -146,10 +145,7 @@ def _problem(interactions: Path, config: RecommendConfig) -> Study:
 
     negatives = find_table(interactions.parent, ["test_negatives"])
     own = pl.read_parquet(negatives, glob=False) if negatives else None
-    table = read_interactions(
-        interactions, any_rating=config.bad_ratings == "drop", own_split=config.own_split
-    )
-    return prepare(table, config, own)
+    return prepare(interactions, config, own)
 
 
 def _task_stage(

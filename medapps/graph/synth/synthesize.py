@@ -16,8 +16,14 @@ from polars.io.plugins import register_io_source
 
 from medapps.errors import MedappsError
 from medapps.graph.synth.edges import RELATIONS, draw_edges
-from medapps.graph.synth.planted import LABELS, WIDTH, Latents, draw_labels, draw_latents
-from medapps.graph.synth.purchases import draw_purchases
+from medapps.graph.synth.planted import (
+    LABELS,
+    WIDTH,
+    Latents,
+    draw_labels,
+    draw_latents,
+    draw_purchases,
+)
 from medapps.store import MANIFEST, read_manifest, writing
 
 LEAST_USERS = 100

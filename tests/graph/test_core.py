@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 
 from medapps.errors import MedappsError
-from medapps.graph.hold_out import TEST, VALID
-from medapps.graph.split import leave_one_out as hold_out
+from medapps.graph.interactions import Interactions
+from medapps.graph.split import TEST, VALID, leave_one_out
 from medapps.recommend.config import RecommendConfig
-from medapps.recommend.interactions import read_interactions
 from medapps.stages.tasks import _problem
 
 
@@ -32,10 +31,9 @@ def test_a_core_tests_nothing_that_the_whole_table_would_train_on() -> None:
     frame = table()
     held = {
         (user, item, split)
-        for user, item, split in hold_out(frame).select("user", "item", "split").iter_rows()
+        for user, item, split in leave_one_out(frame).select("user", "item", "split").iter_rows()
     }
-    found = read_interactions(frame, core=4)
-    assert found.part is not None
+    found = Interactions.of(frame, core=4)
     names = {TEST: "test", VALID: "valid"}
     for part, split in names.items():
         rows = found.part == part
@@ -47,8 +45,7 @@ def test_a_core_tests_nothing_that_the_whole_table_would_train_on() -> None:
 
 
 def test_a_core_leaves_no_item_with_fewer_training_rows() -> None:
-    found = read_interactions(table(), core=4)
-    assert found.part is not None
+    found = Interactions.of(table(), core=4)
     counted = found.part != TEST
     assert np.bincount(found.item[counted]).min() >= 4
     assert np.bincount(found.user[counted]).min() >= 4
@@ -77,6 +74,6 @@ def test_a_split_column_that_is_not_asked_for_is_not_read(tmp_path: Path, words:
     study = _problem(tmp_path / "interactions.parquet", RecommendConfig(own_split=False))
     frame.drop("split").write_parquet(tmp_path / "plain.parquet")
     assert study.digest == _problem(tmp_path / "plain.parquet", RecommendConfig()).digest
-    assert len(read_interactions(frame, own_split=False).user) == 200
+    assert len(Interactions.of(frame, own_split=False).user) == 200
     with pytest.raises(MedappsError, match="split"):
         _problem(tmp_path / "interactions.parquet", RecommendConfig())

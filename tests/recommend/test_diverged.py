@@ -11,8 +11,9 @@ from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import rank_among
 from medapps.graph.ids import IdMap
+from medapps.graph.split import TRAIN, VALID
 from medapps.label.config import LabelConfig
-from medapps.label.network import MlpSetting, train_mlps
+from medapps.label.network import Examples, MlpSetting, train_mlps
 from medapps.label.run import train_labeller
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.problem import prepare
@@ -100,12 +101,13 @@ def test_a_labeller_without_numbers_is_never_the_best_one(
     x = np.concatenate([planted.values, planted.values])
     y = np.tile(np.arange(2), len(x) // 2)
     settings = (MlpSetting(0.0, 1e30), MlpSetting(0.0, 0.01))  # the first shrinks beyond bounds
-    given = {"hidden": 8, "learning_rate": 0.01, "epochs": 3, "patience": 3, "batch": 64}
-    fit = train_mlps(x, y, x, y, 2, (0, 1), settings, **given)
+    data = Examples(np.tile(x, (2, 1)), np.tile(y, 2), np.repeat([TRAIN, VALID], len(x)), 2)
+    config = LabelConfig(hidden=8, learning_rate=0.01, epochs=3, patience=3, batch=64)
+    fit = train_mlps(data, (0, 1), settings, config)
     assert all(np.isfinite(part).all() for part in (fit.w1, fit.w2))
     assert (fit.valid[:, 0] < fit.valid[:, 1]).all() and (fit.epoch[:, 1] > 0).all()
     with pytest.raises(MedappsError, match="labeller diverged"):
-        train_mlps(x, y, x, y, 2, (0, 1), settings[:1], **given)
+        train_mlps(data, (0, 1), settings[:1], config)
 
 
 def test_a_user_without_numbers_is_not_labelled_or_recommended_to(
