@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from medapps.recommend.config import NcfConfig
-from medapps.recommend.fit import train_ncf
-from medapps.recommend.known_pairs import KnownPairs, draw_negatives
-from medapps.recommend.network import new_model
-from medapps.recommend.ranking import score_blocks
+from medapps.recommend.ncf_paper.fit import train_ncf
+from medapps.recommend.ncf_paper.known_pairs import KnownPairs, draw_negatives
+from medapps.recommend.ncf_paper.network import new_model
+from medapps.recommend.ncf_paper.ranking import score_blocks
 
 USERS, ITEMS = 6040, 3706
 

@@ -35,7 +35,7 @@ _HOME = {
     "LabelConfig": "medapps.label.config",
     "label_users": "medapps.label.run",
     "RecommendConfig": "medapps.recommend.config",
-    "recommend_products": "medapps.recommend.run",
+    "recommend_products": "medapps.recommend.ncf_paper.run",
     "Comparison": "medapps.comparison",
     "compare": "medapps.comparison",
     "MedappsError": "medapps.errors",

@@ -7,7 +7,7 @@ from pydantic import Field
 from medapps.baselines.config import BaselineConfig
 from medapps.config import Config
 from medapps.crop.tiers import CropConfig
-from medapps.graph.config import GraphConfig
+from medapps.graph.config import GraphConfig, SplitConfig
 from medapps.label.config import LabelConfig
 from medapps.recommend.config import RecommendConfig
 from medapps.study.config import StudyConfig
@@ -19,6 +19,8 @@ class Settings(Config):
 
     graph: GraphConfig = Field(default_factory=GraphConfig)
     """Reading and completing a graph."""
+    split: SplitConfig = Field(default_factory=SplitConfig)
+    """Which purchases train, validate and test."""
     train: MedConfig = Field(default_factory=MedConfig)
     """Training a croppable embedding."""
     crop: CropConfig = Field(default_factory=CropConfig)

@@ -29,8 +29,8 @@ from medapps.graph.tables import table_file
 from medapps.label.config import LabelConfig
 from medapps.label.run import label_users
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.problem import prepare
-from medapps.recommend.run import train_recommender
+from medapps.recommend.ncf_paper.problem import prepare
+from medapps.recommend.ncf_paper.run import train_recommender
 from medapps.stages import Bench, graph_stage, train_stage
 from medapps.store import Workspace
 from medapps.train.config import MedConfig

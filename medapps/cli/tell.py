@@ -103,7 +103,7 @@ def recommend_users(
     model: Path, source: Source | None, asked: Wanted, k: int, explain: bool
 ) -> dict[str, Any]:
     """Recommend for the users in a file and write a table."""
-    from medapps.recommend.model import Recommender
+    from medapps.recommend.ncf_paper.model import Recommender
 
     recommender = Recommender.load(model)
     table = recommender.recommend_for(read_ids(asked.users).alias("user"), k, source)
@@ -123,7 +123,7 @@ def export_bundle(model: Path, form: str, folder: Path, *, force: bool = False) 
     """Write what a device needs to recommend without torch."""
     if form != "onnx":
         raise MedappsError(f"There is no export {form!r}.", fix="Use --export onnx.")
-    from medapps.recommend.model import Recommender
+    from medapps.recommend.ncf_paper.model import Recommender
     from medapps.serve.onnx import export_onnx
 
     return {"bundle": folder} | export_onnx(Recommender.load(model), folder, force=force)

@@ -62,7 +62,7 @@ def check_dataset(path: str | Path, config: GraphConfig | None = None) -> Check:
     """Look at a graph file or a dataset folder; problems are listed, never raised."""
     path = Path(path)
     config = (config or GraphConfig()).model_copy(
-        update={"duplicates": "keep", "self_loops": "keep", "add_interactions": None}
+        update={"duplicates": "keep", "self_loops": "keep", "interactions": "off"}
     )
     problems: list[DataProblem] = []
     counts: dict[str, int | list[str]] = {}
@@ -210,7 +210,7 @@ def _interactions(
         user, item, split, relation = found.row(0)
         text = (
             f"{len(found):,} held-out interactions are in the graph, such as the {split} one of "
-            f"{user} and {item} under {relation}; add interactions with --add-interactions instead"
+            f"{user} and {item} under {relation}; leave them out: training adds those that train by itself"
         )
         problems.append(DataProblem("error", "held_out_in_graph", text, len(found), file=file.name))
     return {"items": table["item"].n_unique(), "interactions": len(table)}

@@ -29,9 +29,28 @@ class GraphConfig(Config):
     """What to do with a triple that occurs again in its split."""
     self_loops: Policy = "keep"
     """What to do with a triple whose head is its tail."""
-    add_interactions: str | None = None
-    """Relation under which training interactions are added (never validation or test ones)."""
+    interactions: Literal["auto", "on", "off"] = "auto"
+    """Take the training purchases in as triples of the relation `takes`: where their ids fit, or it
+    is an error if they do not, or never.
+    """
     inverse: bool = False
     """Add (tail, relation:inverse, head) for every training triple."""
     user_prefix: str = "user:"
     """Entities whose name begins so are the users, if there are any."""
+
+
+class SplitConfig(Config):
+    """Which purchases train, validate and test; graph and tasks share it."""
+
+    by: Literal["last", "time"] = "last"
+    """Test the last purchase of each user, or the latest part of all purchases."""
+    own_split: bool = True
+    """Use the column `split` of the interactions when they have one."""
+    test_share: float = Field(default=0.1, gt=0, lt=0.5)
+    """Part of all purchases that tests, and as much that validates, with `by: time`."""
+    cold_share: float = Field(default=0.0, ge=0, lt=1)
+    """Part of the users whose purchases are withheld, to test users without any."""
+    core: int = Field(default=0, ge=0)
+    """Remove users and items with fewer training interactions; 0 keeps all."""
+    bad_ratings: Literal["error", "drop"] = "error"
+    """What to do with negative or non-finite ratings."""

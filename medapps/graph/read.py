@@ -11,25 +11,40 @@ from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap, TripleIds
-from medapps.graph.interactions import read_interactions
-from medapps.graph.split import leave_one_out
+from medapps.graph.purchases import PurchaseSplit, split_purchases
+from medapps.graph.split import TRAIN
 from medapps.graph.tables import Table, find_table, regular_file, scan_table, table_errors
 
 GRAPH_FILES = ("skg", "triples", "train")
 INVERSE = ":inverse"
+TAKES = "takes"
+"""The relation of a user to what the user bought."""
 
 
-def read_graph(path: str | Path, config: GraphConfig | None = None) -> Graph:
-    """Read a graph file, or the graph of a dataset folder; triples come out in ascending order."""
+def read_graph(
+    path: str | Path, config: GraphConfig | None = None, split: PurchaseSplit | None = None
+) -> Graph:
+    """Read a graph file, or the graph of a dataset folder; triples come out in ascending order.
+
+    Training purchases of `split`, by default of the interactions beside the graph, are triples of
+    the relation `takes`, as `config.interactions` says.
+    """
     config = config or GraphConfig()
     files = graph_files(Path(path))
     folder = files["train"].parent
     tables = {split: triples_of(file, config) for split, file in files.items()}
     notes: dict[str, int] = {}
-    if config.add_interactions is not None:
-        extra = _interactions(folder, config.add_interactions, tables["train"])
-        notes["interactions_added"] = len(extra)
-        tables["train"] = pl.concat([tables["train"], extra.lazy()])
+    split = split or _split_beside(folder, config)
+    if split is not None and config.interactions != "off":
+        try:
+            extra = _purchases(split, tables["train"])
+        except MedappsError:
+            if config.interactions == "on":
+                raise
+            notes["interactions_left_out"] = int((split.part == TRAIN).sum())
+        else:
+            notes["interactions_added"] = len(extra)
+            tables["train"] = pl.concat([tables["train"], extra.lazy()])
     tables = _one_type(tables, files)
     with table_errors(files["train"]):
         ids = TripleIds.of(list(tables.values()))
@@ -53,6 +68,15 @@ def read_graph(path: str | Path, config: GraphConfig | None = None) -> Graph:
         source=str(folder.resolve()),
         notes=notes,
     )
+
+
+def _split_beside(folder: Path, config: GraphConfig) -> PurchaseSplit | None:
+    """The usual split of the interactions beside a graph, where they are wanted and there."""
+    if config.interactions == "off":
+        return None
+    if config.interactions == "auto" and find_table(folder, ["interactions"]) is None:
+        return None
+    return split_purchases(folder)
 
 
 def graph_files(path: Path) -> dict[str, Path]:
@@ -113,32 +137,31 @@ def _one_type(tables: dict[str, pl.LazyFrame], files: dict[str, Path]) -> dict[s
     return {split: table.cast(pl.String) for split, table in tables.items()}
 
 
-def _interactions(folder: Path, relation: str, train: pl.LazyFrame) -> pl.DataFrame:
-    """Training interactions as triples of a new relation."""
-    frame = leave_one_out(read_interactions(folder))
-    schema = train.collect_schema()
+def _purchases(split: PurchaseSplit, train: pl.LazyFrame) -> pl.DataFrame:
+    """The training purchases as triples; refuses ids that do not fit those of the graph."""
+    frame, schema = split.table(TRAIN), train.collect_schema()
     for side in ("user", "item"):
         if frame[side].dtype != schema["head"]:
             raise MedappsError(
                 f"Integer ids are mixed with string ids: the graph has {schema['head']} ids and "
                 f"column {side} of the interactions has {frame[side].dtype}.",
-                fix="Convert the columns to one type.",
+                fix="Convert the columns to one type, or leave purchases out: --no-interactions.",
             )
-    common = frame.select("user").join(frame.select(user="item"), on="user", how="semi")
-    both = common["user"].unique().sort()
+    names = split.users.names()
+    both = names.filter(names.is_in(split.items.names().implode()))
     if len(both):
         raise MedappsError(
             f"{len(both):,} ids of the interactions, such as {both[0]!r}, name a user and an item, "
             "so adding them to the graph would make one entity of two.",
-            fix="Give users and items ids of their own, such as user:1 and item:1.",
+            fix="Give users and items ids of their own, such as user:1 and item:1, or leave "
+            "purchases out: --no-interactions.",
         )
     if schema["relation"] != pl.String:
         raise MedappsError(
-            f"The relations of the graph are integers, so {relation!r} cannot be added to them.",
-            fix="Convert the relation column to strings.",
+            f"The relations of the graph are integers, so {TAKES!r} cannot be added to them.",
+            fix="Convert the relation column to strings, or use --no-interactions.",
         )
-    train_rows = frame.filter(split="train")
-    return train_rows.select(head="user", relation=pl.lit(relation), tail="item")
+    return frame.select(head="user", relation=pl.lit(TAKES), tail="item")
 
 
 def _distinct(

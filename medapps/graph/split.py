@@ -11,6 +11,7 @@ import hashlib
 import numpy as np
 import polars as pl
 
+from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 
 TRAIN, VALID, TEST = 0, 1, 2
@@ -78,6 +79,18 @@ def leave_one_out(interactions: pl.DataFrame) -> pl.DataFrame:
         parts = np.where((from_end == 1) & (count[user] >= 3), VALID, parts)
     names = pl.Series("split", list(PARTS), dtype=pl.String)
     return frame.with_columns(names.gather(parts))
+
+
+def by_date(interactions: pl.DataFrame, share: float) -> pl.DataFrame:
+    """The latest `share` of all rows is for testing, the same share before it for validation."""
+    if "timestamp" not in interactions.columns:
+        raise MedappsError(
+            "A split by time needs a column 'timestamp'.", fix="Use --set split.by=last."
+        )
+    late = pl.col("timestamp").rank("min") / pl.len()
+    part = pl.when(late > 1 - share).then(pl.lit("test"))
+    part = part.when(late > 1 - 2 * share).then(pl.lit("valid")).otherwise(pl.lit("train"))
+    return interactions.with_columns(split=part)
 
 
 def _with_validation(user: np.ndarray, part: np.ndarray) -> np.ndarray:

@@ -49,35 +49,35 @@ class NcfConfig(Config):
 
 
 class RecommendConfig(Config):
-    """Recommendation: NCF with the crop as service vector, full and sampled ranking."""
+    """Recommendation: which model, what is measured, and what stands beside it."""
 
-    ncf: NcfConfig = Field(default_factory=NcfConfig)
-    """The network and its training."""
-    core: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Remove users and items with fewer training interactions; 0 keeps all."""
-    own_split: bool = True
-    """Use the column `split` of the interactions when they have one."""
-    cold_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of users whose training interactions are withheld, to test users without any."""
-    bad_ratings: Literal["error", "drop"] = "error"
-    """What to do with negative or non-finite ratings."""
-    sampled_negatives: Size = 99
-    """Distinct verified negatives per test item when sampled; fewer when items are few."""
-    test_users: Count | None = None
-    """Rank at most so many test users, drawn at random, where ranking all would take too long; null
-    ranks all.
+    model: Literal["ncf", "graph", "ncf-paper"] = "ncf"
+    """ncf: the parts below, weighed on validation purchases; graph: the embedding's own score of
+    (user, takes, item), no training; ncf-paper: the network of the NCF paper.
     """
-    valid_users: Size = 2000
-    """Users whose validation item is ranked after each epoch."""
-    valid_protocol: Literal["full", "sampled"] = "full"
-    """Ranking that early stopping looks at."""
-    user_decays: tuple[Weight, ...] = (0.5, 10.0)
-    """Values of ncf.user_decay; each method's own is chosen on validation items. Empty keeps it."""
-    refit: bool = False
-    """Train again on training and validation items for the epochs that validation chose."""
-    references: tuple[Literal["popularity", "als", "bpr"], ...] = ("popularity",)
-    """Recommenders without a graph that are measured beside the network on the same split."""
-    list_length: Size = 10
+    parts: tuple[
+        Literal["collaborative", "gmf", "neighbours", "graph", "service", "popularity"], ...
+    ] = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
+    """Parts of ncf: factorisation over all pairs, the same with service vectors injected, EASE or
+    ItemKNN with 50 neighbours per item, the graph's score, a map of the service vector.
+    """
+    references: tuple[Literal["popularity", "itemknn", "ease", "als", "bpr"], ...] = ("popularity",)
+    """Recommenders without a graph, tuned and measured on the same purchases."""
+    sampled_negatives: int = Field(default=99, ge=1)
+    """Distinct verified negatives per test item when sampled; fewer when items are few."""
+    list_length: int = Field(default=10, ge=1)
     """Length of the lists from which catalogue coverage is counted."""
-    few: tuple[Count, ...] = (5, 10)
+    few: tuple[int, ...] = (5, 10)
     """Users with at most so many training interactions are reported in rows of their own."""
+    ncf: NcfConfig = Field(default_factory=NcfConfig)
+    """The network of ncf-paper and its training."""
+    test_users: int | None = Field(default=None, ge=1)
+    """ncf-paper ranks at most so many test users, drawn at random; null ranks all."""
+    valid_users: int = Field(default=2000, ge=1)
+    """ncf-paper: users whose validation item is ranked after each epoch."""
+    valid_protocol: Literal["full", "sampled"] = "full"
+    """ncf-paper: ranking that early stopping looks at."""
+    user_decays: tuple[Annotated[float, Field(ge=0, le=1e4)], ...] = (0.5, 10.0)
+    """ncf-paper: values of ncf.user_decay; chosen on validation items. Empty keeps it."""
+    refit: bool = False
+    """ncf-paper: train again on all known items for the epochs that validation chose."""

@@ -17,9 +17,9 @@ from scipy.sparse import csr_matrix
 from medapps.recommend.blend import Weights, choose_weights, gather
 from medapps.recommend.lists import Scores, top_k
 from medapps.recommend.parts.collaborative import Factors, fold_in
-from medapps.recommend.parts.graph_score import GraphScore
+from medapps.recommend.parts.graph_score import GraphScore, service_of
 from medapps.recommend.parts.neighbours import Neighbours
-from medapps.recommend.parts.service import LowRank
+from medapps.recommend.parts.service import LowRank, Service
 from medapps.recommend.tune import Tuner
 
 PARTS = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
@@ -39,6 +39,7 @@ class Mixture:
     gmf: tuple[Factors, np.ndarray] | None
     """A factorisation with injected service vectors, and those of the users."""
     popularity: np.ndarray  # (items,) float32
+    known_users: np.ndarray  # (users,) bool: the graph knows them
     weights: Weights
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -52,16 +53,17 @@ class Mixture:
         self, users: np.ndarray, purchases: csr_matrix, k: int = 10
     ) -> tuple[np.ndarray, np.ndarray]:
         """Items int32 (len(users), k) and scores of users (rows of `purchases`), best first."""
-        weights = self.weights.of(np.diff(purchases.indptr)[users])
-        unknown = (weights.sum(1) == 0) | self.strangers(users, purchases)
-        popular = np.array([name == "popularity" for name in self.weights.names], float)
-        weights = np.where(unknown[:, None], popular, weights)
-        return top_k(self.parts(purchases), weights, users, purchases, k)
+        return top_k(
+            self.parts(purchases), self.weights_of(users, purchases), users, purchases, k
+        )
 
-    def strangers(self, users: np.ndarray, purchases: csr_matrix) -> np.ndarray:
-        """Users without purchases whom no graph knows, bool (len(users),)."""
-        none = np.diff(purchases.indptr)[users] == 0
-        return none if self.graph is None else none & ~self.graph.known_users[users]
+    def weights_of(self, users: np.ndarray, purchases: csr_matrix) -> np.ndarray:
+        """(len(users), parts): popularity alone for users of whom nothing is known."""
+        count = np.diff(purchases.indptr)[users]
+        weights = self.weights.of(count)
+        stranger = (weights.sum(1) == 0) | ((count == 0) & ~self.known_users[users])
+        popular = np.array([name == "popularity" for name in self.weights.names], float)
+        return np.where(stranger[:, None], popular, weights)
 
 
 def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
@@ -91,6 +93,7 @@ def fit(
     train: csr_matrix,
     valid: csr_matrix,
     graph: GraphScore | None = None,
+    service: Service | None = None,
     cold_valid: csr_matrix | None = None,
     parts: Sequence[str] = PARTS,
     given: Mixture | None = None,
@@ -106,16 +109,29 @@ def fit(
         collaborative = given.collaborative if given else tuner.collaborative()
     if "neighbours" in parts:
         near = given.neighbours if given else tuner.neighbours()
-    service = None
-    if graph is not None and "service" in parts:
-        service = tuner.service(graph, cold_valid)
-    gmf = tuner.injected(graph) if graph is not None and "gmf" in parts else None
+    if service is None and graph is not None:
+        service = service_of(graph)
+    mapped, gmf = None, None
+    if service is not None:
+        mapped = tuner.service(service, cold_valid) if "service" in parts else None
+        gmf = tuner.injected(service) if "gmf" in parts else None
+    known = np.zeros(train.shape[0], bool) if service is None else service.known_users
     count = np.bincount(train.indices, minlength=train.shape[1])
     empty = Weights((), np.empty(0), np.empty((1, 0)), np.empty(0), 0.0)
     popularity = np.log1p(count).astype(np.float32)
     settings = (given.settings if given else {}) | tuner.settings
-    kept = graph if "graph" in parts else None
-    model = Mixture(train, collaborative, near, kept, service, gmf, popularity, empty, settings)
+    model = Mixture(
+        train=train,
+        collaborative=collaborative,
+        neighbours=near,
+        graph=graph if "graph" in parts else None,
+        service=mapped,
+        gmf=gmf,
+        popularity=popularity,
+        known_users=known,
+        weights=empty,
+        settings=settings,
+    )
     began = time.perf_counter()
     weights = _weights(model, valid, cold_valid)
     tuner.seconds["weights"] = time.perf_counter() - began

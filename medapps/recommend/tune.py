@@ -11,9 +11,8 @@ from scipy.sparse import csr_matrix
 
 from medapps.recommend.lists import Scores, evaluate
 from medapps.recommend.parts.collaborative import Factoring, Factors, factorise
-from medapps.recommend.parts.graph_score import GraphScore, services
 from medapps.recommend.parts.neighbours import Neighbours, ease, item_knn
-from medapps.recommend.parts.service import LowRank, standard, user_map
+from medapps.recommend.parts.service import LowRank, Service, standard, user_map
 
 T = TypeVar("T")
 
@@ -78,14 +77,14 @@ class Tuner:
         self._note("neighbours", {"kind": "itemknn" if near is one else "ease"} | setting, began)
         return near
 
-    def injected(self, graph: GraphScore) -> tuple[Factors, np.ndarray]:
+    def injected(self, service: Service) -> tuple[Factors, np.ndarray]:
         """A factorisation with service vectors of users and items; also those of the users."""
         began = time.perf_counter()
-        user, item = services(graph)
         has = np.diff(self.train.indptr) > 0
-        sold = np.bincount(self.train.indices, minlength=self.train.shape[1]) > 0
-        user = standard(user, graph.known_users, has)
-        item = standard(item, graph.known_items, sold)
+        user, item = standard(service.users, service.known_users, has), None
+        if service.items is not None and service.known_items is not None:
+            sold = np.bincount(self.train.indices, minlength=self.train.shape[1]) > 0
+            item = standard(service.items, service.known_items, sold)
 
         def make(setting: Mapping[str, Any]) -> tuple[float, Factors]:
             how = Factoring(**setting, ridge=INJECTED_RIDGE)
@@ -97,11 +96,11 @@ class Tuner:
         self._note("gmf", setting, began)
         return factors, user
 
-    def service(self, graph: GraphScore, cold_valid: csr_matrix | None) -> LowRank:
+    def service(self, service: Service, cold_valid: csr_matrix | None) -> LowRank:
         """The ridge that serves cold users best, or warm ones where none validates."""
         began = time.perf_counter()
         has = np.diff(self.train.indptr) > 0
-        vectors = standard(services(graph)[0], graph.known_users, has)
+        vectors = standard(service.users, service.known_users, has)
 
         def make(setting: Mapping[str, Any]) -> tuple[float, LowRank]:
             found = user_map(vectors, self.train, **setting)

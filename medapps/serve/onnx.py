@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from medapps.crop.quantize import quantize
 from medapps.errors import MedappsError
-from medapps.recommend.model import Recommender
-from medapps.recommend.network import NeuMF
+from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.ncf_paper.network import NeuMF
 from medapps.store import writing
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from medapps.recommend.model import Recommender
+from medapps.recommend.ncf_paper.model import Recommender
 
 
 class RecommenderModel(PythonModel):

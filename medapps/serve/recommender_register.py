@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medapps.recommend.model import Recommender
+from medapps.recommend.ncf_paper.model import Recommender
 from medapps.tracking import Run
 
 _CODE = Path(__file__).with_name("recommender_pyfunc.py")

@@ -20,7 +20,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     from medapps.label.config import LabelConfig
     from medapps.recommend.config import RecommendConfig
-    from medapps.recommend.problem import Problem
+    from medapps.recommend.ncf_paper.problem import Problem
 
 Save = Callable[..., None]
 
@@ -76,7 +76,7 @@ def recommend_stage(
     """Recommend products; the model is kept as recommenders/<name of the report's folder>."""
 
     def work(run: Run) -> tuple[Report, Save]:
-        from medapps.recommend.run import train_recommender
+        from medapps.recommend.ncf_paper.run import train_recommender
 
         problem = _problem(interactions, config)
         done = train_recommender(vectors.source, problem, config, seeds=seeds, run=run, data=data)
@@ -107,7 +107,7 @@ def reference_stage(
     """Recommend products by popularity, ALS or BPR, which know no graph, on the same split."""
 
     def work(run: Run) -> tuple[Report, Save | None]:
-        from medapps.recommend.run import reference_report
+        from medapps.recommend.ncf_paper.run import reference_report
 
         problem = _problem(interactions, config)
         report = reference_report(name, problem, config, seeds=(seed,), data=data)
@@ -141,7 +141,7 @@ def _problem(interactions: Path, config: RecommendConfig) -> Problem:
     """The split that every method sees."""
     import polars as pl
 
-    from medapps.recommend.problem import prepare
+    from medapps.recommend.ncf_paper.problem import prepare
 
     negatives = find_table(interactions.parent, ["test_negatives"])
     own = pl.read_parquet(negatives, glob=False) if negatives else None

@@ -16,10 +16,10 @@ from medapps.label.config import LabelConfig
 from medapps.label.network import Examples, MlpSetting, train_mlps
 from medapps.label.run import train_labeller
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.problem import prepare
-from medapps.recommend.ranking import count_ranks
+from medapps.recommend.ncf_paper.problem import prepare
+from medapps.recommend.ncf_paper.ranking import count_ranks
 from medapps.recommend.reference import score_ranks
-from medapps.recommend.run import train_recommender
+from medapps.recommend.ncf_paper.run import train_recommender
 
 NAN = np.nan
 

@@ -15,9 +15,9 @@ from medapps.crop.quantize import dequantize
 from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.model import Recommender
-from medapps.recommend.problem import prepare
-from medapps.recommend.run import train_recommender
+from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.ncf_paper.problem import prepare
+from medapps.recommend.ncf_paper.run import train_recommender
 
 
 @pytest.fixture(scope="module", params=["neumf", "gmf", "none"])

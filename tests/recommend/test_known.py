@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medapps.errors import MedappsError
-from medapps.recommend.known_pairs import KnownPairs, draw_candidates, draw_negatives
+from medapps.recommend.ncf_paper.known_pairs import KnownPairs, draw_candidates, draw_negatives
 
 
 @pytest.fixture(params=[True, False], ids=["bitmap", "keys"])

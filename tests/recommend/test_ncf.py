@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import rank_metrics
 from medapps.recommend.config import NcfConfig
-from medapps.recommend.fit import train_ncf
-from medapps.recommend.known_pairs import KnownPairs
-from medapps.recommend.network import NeuMF, new_model
-from medapps.recommend.ranking import full_ranks, sampled_ranks, score_blocks
+from medapps.recommend.ncf_paper.fit import train_ncf
+from medapps.recommend.ncf_paper.known_pairs import KnownPairs
+from medapps.recommend.ncf_paper.network import NeuMF, new_model
+from medapps.recommend.ncf_paper.ranking import full_ranks, sampled_ranks, score_blocks
 
 USERS, ITEMS, DIM = 40, 5000, 6  # more items than one tile
 

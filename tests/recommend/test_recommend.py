@@ -12,9 +12,9 @@ from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.model import Recommender
-from medapps.recommend.problem import Problem, prepare
-from medapps.recommend.run import (
+from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.ncf_paper.problem import Problem, prepare
+from medapps.recommend.ncf_paper.run import (
     RecommendResult,
     recommend_products,
     reference_report,

@@ -9,8 +9,8 @@ import pytest
 
 from medapps.crop.service import NamedVectors
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.problem import prepare
-from medapps.recommend.run import train_recommender
+from medapps.recommend.ncf_paper.problem import prepare
+from medapps.recommend.ncf_paper.run import train_recommender
 from medapps.serve.recommender_register import log_recommender
 from medapps.tracking import NO_RUN, track, tracking_uri
 

@@ -10,6 +10,7 @@ import torch
 from medapps.model.rules import RULES
 from medapps.model.scorer import Scorer, make_scorer
 from medapps.model.spec import ScoreSpec
+from medapps.recommend.parts.service import Service
 
 TILE = 4096
 """Items that are scored at a time, so that the steps of a score stay in the cache."""
@@ -83,11 +84,12 @@ def _rows(table: np.ndarray, ids: np.ndarray, width: int) -> np.ndarray:
     return out
 
 
-def services(graph: GraphScore) -> tuple[np.ndarray, np.ndarray]:
-    """Service vectors of users, (users, width), and items, (items, width).
+def service_of(graph: GraphScore) -> Service:
+    """Service vectors of users and items.
 
     A user's is its query, the vector at which `takes` expects items (h + r for TransE), as in PKGM;
-    an item's is its own vector. Zeros where the graph does not know the row.
+    an item's is its own vector.
     """
     query = graph.queries(np.arange(len(graph.users))).numpy()
-    return np.where(graph.known_users[:, None], query, np.float32(0)), graph.items
+    users = np.where(graph.known_users[:, None], query, np.float32(0))
+    return Service(users, graph.known_users, graph.items, graph.known_items)

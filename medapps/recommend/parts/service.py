@@ -27,6 +27,16 @@ class LowRank:
         return self.users[users] @ self.items.T
 
 
+@dataclass(frozen=True)
+class Service:
+    """Vectors that a graph gives to users, and perhaps to items; zeros where it knows nobody."""
+
+    users: np.ndarray  # (users, width) float32
+    known_users: np.ndarray  # (users,) bool
+    items: np.ndarray | None = None  # (items, width) float32
+    known_items: np.ndarray | None = None  # (items,) bool
+
+
 def standard(vectors: np.ndarray, known: np.ndarray, basis: np.ndarray) -> np.ndarray:
     """Centred and divided by the common deviation of the rows in `basis`; zeros where unknown.
 

@@ -1,4 +1,4 @@
-"""Recommender: a trained NCF by name, which recommends and explains without its training data."""
+"""NcfRecommender: a trained NCF by name, which recommends and explains without its training data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.fit import NcfFit
-from medapps.recommend.known_pairs import KnownPairs
-from medapps.recommend.network import NeuMF, arrays_of
-from medapps.recommend.problem import Problem
-from medapps.recommend.ranking import PAIRS, Scorer, worst_nan_
+from medapps.recommend.ncf_paper.fit import NcfFit
+from medapps.recommend.ncf_paper.known_pairs import KnownPairs
+from medapps.recommend.ncf_paper.network import NeuMF, arrays_of
+from medapps.recommend.ncf_paper.problem import Problem
+from medapps.recommend.ncf_paper.ranking import PAIRS, Scorer, worst_nan_
 from medapps.store import read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
-class Recommender:
+class NcfRecommender:
     """The network, the names of its users and items, what each user has, and its vectors."""
 
     model: NeuMF
@@ -48,7 +48,7 @@ class Recommender:
         dim: int,
         scaling: Scaling | None,
         service: np.ndarray | None,
-    ) -> Recommender:
+    ) -> NcfRecommender:
         """Everything that recommending needs from a finished training."""
         final = service if fit.service is None else fit.service.numpy()
         return cls(
@@ -64,7 +64,7 @@ class Recommender:
             dim,
         )
 
-    def recommend_for(
+    def recommend(
         self, users: pl.Series, k: int = 10, source: Source | None = None
     ) -> pl.DataFrame:
         """The k best unseen items of each user: user, item, rank, score, known.
@@ -199,11 +199,11 @@ class Recommender:
             draft.arrays("users_items.safetensors", beside)
             self.users.save(draft.path("users.safetensors"))
             self.items.save(draft.path("items.safetensors"))
-            draft.about = {"method": self.method, "dim": self.dim, "ncf": ncf}
+            draft.about = {"model": "ncf-paper", "method": self.method, "dim": self.dim, "ncf": ncf}
 
     @classmethod
     @usable("recommender")
-    def load(cls, folder: Path) -> Recommender:
+    def load(cls, folder: Path) -> NcfRecommender:
         """Read a recommender back."""
         folder = Path(folder)
         about: dict[str, Any] = read_manifest(folder, kind="recommender").about

@@ -14,8 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from medapps.errors import MedappsError
 from medapps.recommend.config import NcfConfig
-from medapps.recommend.known_pairs import KnownPairs, draw_negatives
-from medapps.recommend.network import NeuMF, decay_groups, new_model
+from medapps.recommend.ncf_paper.known_pairs import KnownPairs, draw_negatives
+from medapps.recommend.ncf_paper.network import NeuMF, decay_groups, new_model
 
 LEAST_BATCH = 64
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from medapps.evaluate.metrics import rank_among, realistic_rank
-from medapps.recommend.known_pairs import KnownPairs
-from medapps.recommend.network import NeuMF
+from medapps.recommend.ncf_paper.known_pairs import KnownPairs
+from medapps.recommend.ncf_paper.network import NeuMF
 
 TILE = 4096  # items per tile: 32 features of float32 are 512 KiB
 PAIRS = 1 << 22  # scores held at a time
