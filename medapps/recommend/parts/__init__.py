@@ -1,0 +1,1 @@
+"""The parts of the recommender, arrays in and arrays out."""

@@ -1,0 +1,87 @@
+"""The embedding's own score of (user, takes, item), for a block of users against all items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from medapps.embed.score import Scorer, make_scorer
+from medapps.score.rules import RULES
+from medapps.score.spec import ScoreSpec
+
+
+@dataclass(frozen=True)
+class GraphScore:
+    """Vectors of users and items as rows of a task, and the relation between them.
+
+    Rows that the graph does not know are zeros and not `known`: such users and items have no score.
+    """
+
+    users: np.ndarray  # (users, width) float32
+    items: np.ndarray  # (items, width) float32
+    relation: np.ndarray  # (relation width,) float32
+    spec: ScoreSpec
+    known_users: np.ndarray  # (users,) bool
+    known_items: np.ndarray  # (items,) bool
+    scorer: Scorer = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scorer", make_scorer(self.spec.scorer, self.spec.norm))
+
+    @torch.no_grad()
+    def scores(self, users: np.ndarray) -> np.ndarray:
+        """float32 (len(users), items); an item that the graph does not know has the least score."""
+        query = self.queries(users)
+        distance = torch.empty(1, len(users), len(self.items))
+        bounds = (0, self.items.shape[1])
+        self.scorer.pairs(query, torch.from_numpy(self.items), bounds, distance)
+        out = distance[0].mul_(-self.spec.scale).add_(self.spec.margin).numpy()
+        if not self.known_items.all():
+            out[:, ~self.known_items] = out.min(axis=1, keepdims=True)
+        out[~self.known_users[users]] = 0
+        return out
+
+    def queries(self, users: np.ndarray) -> torch.Tensor:
+        """(len(users), query width): where `takes` leads from each user."""
+        relation = torch.from_numpy(self.relation).expand(len(users), -1)
+        return self.scorer.query(torch.from_numpy(self.users[users]), relation, "tail")
+
+
+def graph_score(
+    entities: np.ndarray,  # (entities, width) float32
+    relation: np.ndarray,  # (relation width,) of `takes`
+    spec: ScoreSpec,
+    users: np.ndarray,  # (users,) row of each user in entities, -1 where it has none
+    items: np.ndarray,  # (items,) likewise
+    dim: int | None = None,
+) -> GraphScore:
+    """Gather the rows of a task; with `dim` only that prefix, scored as `spec` says."""
+    entity, link, _ = RULES[spec.scorer].REALS
+    width = entities.shape[1] if dim is None else dim * entity
+    reach = len(relation) if dim is None else dim * link
+    return GraphScore(
+        _rows(entities, users, width),
+        _rows(entities, items, width),
+        np.array(relation[:reach], np.float32),
+        spec,
+        users >= 0,
+        items >= 0,
+    )
+
+
+def _rows(table: np.ndarray, ids: np.ndarray, width: int) -> np.ndarray:
+    out = np.zeros((len(ids), width), np.float32)
+    out[ids >= 0] = table[ids[ids >= 0], :width]
+    return out
+
+
+def services(graph: GraphScore) -> tuple[np.ndarray, np.ndarray]:
+    """Service vectors of users, (users, width), and items, (items, width).
+
+    A user's is its query, the vector at which `takes` expects items (h + r for TransE), as in PKGM;
+    an item's is its own vector. Zeros where the graph does not know the row.
+    """
+    query = graph.queries(np.arange(len(graph.users))).numpy()
+    return np.where(graph.known_users[:, None], query, np.float32(0)), graph.items
