@@ -17,7 +17,10 @@ from medapps.recommend.lists import PAIRS, Scores, mask_seen, standardise
 from medapps.recommend.metrics import hit_metrics, hits
 from medapps.recommend.parts.kernels import best
 
-CANDIDATES = 200
+K = 10
+"""Weights are chosen by ndcg@K."""
+LOW = np.float32(-1e9)
+CANDIDATES = 100
 """Best items of each part that are compared."""
 STEPS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0, 8.0)
 """Weights that are tried for a part, in terms of those that it joins."""
@@ -31,27 +34,34 @@ USERS = 4000
 class Candidates:
     """What the choice of weights looks at, for users (n,)."""
 
-    scores: np.ndarray  # (n, candidates, parts) float32 z-scores; -inf at repeated items
+    scores: np.ndarray  # (parts, n, candidates) float32 z-scores, LOW at repeated items
     found: np.ndarray  # (n, candidates) bool: held-out purchases
     wanted: np.ndarray  # (n,) held-out purchases
     purchases: np.ndarray  # (n,) training purchases
 
-    def rewards(self, weights: np.ndarray, k: int = 10) -> np.ndarray:
-        """ndcg@k of each user under weights (parts,) or (n, parts)."""
-        if weights.ndim == 1:
-            total = self.scores @ weights.astype(np.float32)
-        else:
-            total = np.einsum("ncp,np->nc", self.scores, weights.astype(np.float32))
-        ids, top = np.empty((len(total), k), np.int32), np.empty((len(total), k), np.float32)
-        best(total, k, ids, top)
+    def total(self, weights: np.ndarray) -> np.ndarray:
+        """Weighted sums (n, candidates) under weights (parts,) or (n, parts)."""
+        rows = np.atleast_2d(weights.astype(np.float32))
+        out = np.zeros(self.found.shape, np.float32)
+        for part in np.flatnonzero(rows.any(0)).tolist():
+            out += rows[:, part, None] * self.scores[part]
+        return out
+
+    def rewards(self, weights: np.ndarray) -> np.ndarray:
+        """ndcg@10 of each user under weights (parts,) or (n, parts)."""
+        return self.rewards_of(self.total(weights))
+
+    def rewards_of(self, total: np.ndarray) -> np.ndarray:
+        """ndcg@10 of each user under scores (n, candidates)."""
+        ids = np.empty((len(total), K), np.int32)
+        best(total, K, ids, np.empty((len(total), K), np.float32))
         found = np.take_along_axis(self.found, np.maximum(ids, 0), 1) & (ids >= 0)
-        return hit_metrics(found, self.wanted, (k,))[f"ndcg_at_{k}"]
+        return hit_metrics(found, self.wanted, (K,))[f"ndcg_at_{K}"]
 
     def some(self, rows: np.ndarray) -> Candidates:
         """The same for some of the users."""
-        return Candidates(
-            self.scores[rows], self.found[rows], self.wanted[rows], self.purchases[rows]
-        )
+        scores = np.ascontiguousarray(self.scores[:, rows])
+        return Candidates(scores, self.found[rows], self.wanted[rows], self.purchases[rows])
 
 
 def gather(
@@ -72,7 +82,7 @@ def gather(
     count = min(count, items)
     held = int(np.diff(truth[users].indptr).max(initial=0))
     width = len(parts) * count + held
-    scores = np.empty((len(users), width, len(parts)), np.float32)
+    scores = np.empty((len(parts), len(users), width), np.float32)
     found = np.empty((len(users), width), bool)
     size = max(1, PAIRS // max(items, 1))
     for begin in range(0, len(users), size):
@@ -95,7 +105,7 @@ def gather(
         again[:, 1:] |= ids[:, 1:] == ids[:, :-1]
         for number, values in enumerate(blocks):
             picked = np.take_along_axis(values, np.maximum(ids, 0), 1)
-            scores[block, :, number] = np.where(again, np.float32(-1e30), picked)
+            scores[number, block] = np.where(again, LOW, picked)
         found[block] = hits(np.where(again, -1, ids), own)
     return Candidates(scores, found, np.diff(truth[users].indptr), np.diff(train[users].indptr))
 
@@ -104,7 +114,7 @@ def choose(
     candidates: Candidates, start: np.ndarray | None = None, rounds: int = 3
 ) -> tuple[np.ndarray, float]:
     """Weights (parts,) that sum to one, and their mean ndcg@10; forward, then refined in turn."""
-    number = candidates.scores.shape[2]
+    number = len(candidates.scores)
     if start is None:
         singles = [candidates.rewards(row).mean() for row in np.eye(number)]
         start = np.eye(number)[int(np.argmax(singles))]
@@ -129,12 +139,12 @@ def _offer(
     others[part] = 0
     if not others.any():
         return -1.0, weights
-    base = others.sum()
+    base, fixed = others.sum(), candidates.total(others)
     best_mean, chosen, rewards = now.mean(), weights, now
     for step in (0.0, *STEPS):
         trial = others.copy()
         trial[part] = step * base
-        values = candidates.rewards(trial)
+        values = candidates.rewards_of(fixed + np.float32(trial[part]) * candidates.scores[part])
         if values.mean() > best_mean:
             best_mean, chosen, rewards = values.mean(), trial, values
     if chosen is weights:
@@ -200,7 +210,7 @@ def _cold(rule: np.ndarray, cold: Candidates | None) -> np.ndarray:
     if cold is None or not len(cold.wanted) or not rule.any():
         return rule
     able = np.flatnonzero(rule)
-    inner = Candidates(cold.scores[:, :, able], cold.found, cold.wanted, cold.purchases)
+    inner = Candidates(cold.scores[able], cold.found, cold.wanted, cold.purchases)
     out = np.zeros(len(rule))
     out[able] = choose(inner)[0]
     return out

@@ -17,20 +17,21 @@ from scipy.sparse import csr_matrix
 from medapps.errors import MedappsError
 from medapps.recommend.lists import Scores, evaluate
 from medapps.recommend.parts.collaborative import Factoring, factorise, fold_in
-from medapps.recommend.parts.neighbours import ease, item_knn
+from medapps.recommend.parts.neighbours import ease, ease_weights, item_knn
 
 Model = Callable[[csr_matrix], Scores]
 """A trained reference: the purchases that its users have, to scores of these users."""
 Setting = Mapping[str, Any]
 
-ALL_ITEMS = 1_000_000
-"""EASE and ItemKNN keep every neighbour here: as references they are not cut."""
+DENSE = 12_500
+"""Up to so many items the reference EASE keeps every weight; above it the NEIGHBOURS largest."""
+NEIGHBOURS = 200
 GRIDS: dict[str, tuple[Setting, ...]] = {
     "popularity": ({},),
     "itemknn": tuple(
         {"shrink": s, "power": p} for p in (0.5, 0.4) for s in (0.0, 10.0, 50.0, 200.0)
     ),
-    "ease": tuple({"regularization": r} for r in (30.0, 100.0, 300.0, 1000.0)),
+    "ease": tuple({"regularization": r} for r in (10.0, 30.0, 100.0, 300.0)),
     "als": (
         *(
             {"factors": f, "regularization": r, "alpha": a}
@@ -108,9 +109,11 @@ def fit(name: str, train: csr_matrix, setting: Setting, seed: int = 0) -> Model:
     if name == "popularity":
         count = np.bincount(train.indices, minlength=train.shape[1]).astype(np.float32)
         return lambda purchases: lambda users: np.tile(count, (len(users), 1))
+    if name == "ease" and train.shape[1] <= DENSE:
+        weights = ease_weights(train, **setting)
+        return lambda purchases: lambda users: purchases[users] @ weights
     if name in ("itemknn", "ease"):
-        make = item_knn if name == "itemknn" else ease
-        part = make(train, neighbours=200 if name == "itemknn" else 500, **setting)
+        part = (item_knn if name == "itemknn" else ease)(train, neighbours=NEIGHBOURS, **setting)
         return lambda purchases: lambda users: part.scores(purchases[users])
     if name == "als" and "unobserved" in setting:
         factors = factorise(train, Factoring(**setting), seed=seed)

@@ -1,0 +1,128 @@
+"""Model: the parts of a recommender, each with its settings and the weights of their blend.
+
+Everything is chosen on held-out purchases: settings of a part by `tune`, weights by `blend`. A part
+that does not help has no weight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from medapps.recommend.blend import Weights, choose_weights, gather
+from medapps.recommend.lists import Scores, top_k
+from medapps.recommend.parts.collaborative import Factors, fold_in
+from medapps.recommend.parts.graph_score import GraphScore
+from medapps.recommend.parts.neighbours import Neighbours
+from medapps.recommend.parts.service import LowRank
+from medapps.recommend.tune import Tuner
+
+PARTS = ("collaborative", "neighbours", "graph", "service", "popularity")
+COLD = {"graph": 0.9, "service": 0.1}
+"""Weights of users without purchases where no cold user validates."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Trained parts by name and their weights."""
+
+    train: csr_matrix
+    collaborative: Factors | None
+    neighbours: Neighbours | None
+    graph: GraphScore | None
+    service: LowRank | None
+    popularity: np.ndarray  # (items,) float32
+    weights: Weights
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def parts(self, purchases: csr_matrix) -> list[Scores]:
+        """Scores of each part in `weights.names` for users who have these purchases."""
+        made = bind(self, purchases)
+        return [made[name] for name in self.weights.names]
+
+    def recommend(
+        self, users: np.ndarray, purchases: csr_matrix, k: int = 10
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Items int32 (len(users), k) and scores of users (rows of `purchases`), best first."""
+        weights = self.weights.of(np.diff(purchases.indptr)[users])
+        unknown = (weights.sum(1) == 0) | self.strangers(users, purchases)
+        popular = np.array([name == "popularity" for name in self.weights.names], float)
+        weights = np.where(unknown[:, None], popular, weights)
+        return top_k(self.parts(purchases), weights, users, purchases, k)
+
+    def strangers(self, users: np.ndarray, purchases: csr_matrix) -> np.ndarray:
+        """Users without purchases whom no graph knows, bool (len(users),)."""
+        none = np.diff(purchases.indptr)[users] == 0
+        return none if self.graph is None else none & ~self.graph.known_users[users]
+
+
+def bind(model: Model, purchases: csr_matrix) -> dict[str, Scores]:
+    """The score functions of all parts, with users folded in once."""
+    made: dict[str, Scores] = {
+        "popularity": lambda users: np.tile(model.popularity, (len(users), 1))
+    }
+    if model.collaborative is not None:
+        factors = model.collaborative
+        vectors = factors.users if purchases is model.train else fold_in(factors, purchases)
+        made["collaborative"] = LowRank(vectors, factors.items).scores
+    if model.neighbours is not None:
+        near = model.neighbours
+        made["neighbours"] = lambda users: near.scores(purchases[users])
+    if model.graph is not None:
+        made["graph"] = model.graph.scores
+    if model.service is not None:
+        made["service"] = model.service.scores
+    return made
+
+
+def fit(
+    train: csr_matrix,
+    valid: csr_matrix,
+    graph: GraphScore | None = None,
+    cold_valid: csr_matrix | None = None,
+    parts: Sequence[str] = PARTS,
+    given: Model | None = None,
+    seed: int = 0,
+) -> Model:
+    """Train and tune the parts, then choose their weights; `given` has parts without a graph.
+
+    `given` saves training them again when only the graph's vectors change.
+    """
+    tuner = Tuner(train, valid, seed)
+    collaborative, near = None, None
+    if "collaborative" in parts:
+        collaborative = given.collaborative if given else tuner.collaborative()
+    if "neighbours" in parts:
+        near = given.neighbours if given else tuner.neighbours()
+    service = None
+    if graph is not None and "service" in parts:
+        service = tuner.service(graph, cold_valid)
+    count = np.bincount(train.indices, minlength=train.shape[1])
+    empty = Weights((), np.empty(0), np.empty((1, 0)), np.empty(0), 0.0)
+    popularity = np.log1p(count).astype(np.float32)
+    settings = (given.settings if given else {}) | tuner.settings
+    kept = graph if "graph" in parts else None
+    model = Model(train, collaborative, near, kept, service, popularity, empty, settings)
+    began = time.perf_counter()
+    weights = _weights(model, valid, cold_valid)
+    tuner.seconds["weights"] = time.perf_counter() - began
+    seconds = (given.seconds if given else {}) | tuner.seconds
+    return replace(model, weights=weights, seconds=seconds)
+
+
+def _weights(model: Model, valid: csr_matrix, cold_valid: csr_matrix | None) -> Weights:
+    made = bind(model, model.train)
+    names = [name for name in PARTS if name in made]
+    functions = [made[name] for name in names]
+    candidates = gather(functions, valid, model.train)
+    cold = None
+    if cold_valid is not None and cold_valid.nnz:
+        cold = gather(functions, cold_valid, model.train)
+    rule = {name: weight for name, weight in COLD.items() if name in made} or {"popularity": 1.0}
+    return choose_weights(names, candidates, cold, rule)

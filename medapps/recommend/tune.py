@@ -1,0 +1,124 @@
+"""Settings of each part, chosen on held-out purchases by climbing from usual values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from medapps.recommend.lists import Scores, evaluate
+from medapps.recommend.parts.collaborative import Factoring, Factors, factorise
+from medapps.recommend.parts.graph_score import GraphScore, services
+from medapps.recommend.parts.neighbours import Neighbours, ease, item_knn
+from medapps.recommend.parts.service import LowRank, standard, user_map
+
+T = TypeVar("T")
+
+TUNING_USERS = 2000
+"""Validation users that choose the settings of a part."""
+
+CLIMB = {
+    "unobserved": (0.01, 0.03, 0.1, 0.2, 0.4, 0.8),
+    "regularization": (0.03, 0.1, 0.3, 0.6, 1.2, 2.5, 5.0),
+    "factors": (64, 128, 256),
+}
+EASE = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+SHRINK = (0.0, 10.0, 50.0, 200.0)
+RIDGE = (0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+class Tuner:
+    """Chooses settings on some of the validation users."""
+
+    def __init__(self, train: csr_matrix, valid: csr_matrix, seed: int) -> None:
+        self.train, self.valid, self.seed = train, valid, seed
+        users = np.flatnonzero(np.diff(valid.indptr))
+        draw = np.random.default_rng(seed).permutation(users)[:TUNING_USERS]
+        self.users = np.sort(draw)
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.seconds: dict[str, float] = {}
+
+    def value(self, scores: Scores) -> float:
+        """Mean ndcg@10, training purchases left out."""
+        found = evaluate(scores, self.valid, self.train, users=self.users)
+        return float(found["ndcg_at_10"].mean()) if len(self.users) else 0.0
+
+    def collaborative(self) -> Factors:
+        """Climb in each setting in turn; more factors only where they pay."""
+        began = time.perf_counter()
+        start = {"unobserved": 0.1, "regularization": 0.3, "factors": 64}
+
+        def make(setting: Mapping[str, Any]) -> tuple[float, Factors]:
+            factors = factorise(self.train, Factoring(**setting), seed=self.seed)
+            return self.value(factors.scores), factors
+
+        setting, _, factors = climb(start, CLIMB, make)
+        self._note("collaborative", setting, began)
+        return factors
+
+    def neighbours(self) -> Neighbours:
+        """The better of EASE and ItemKNN."""
+        began = time.perf_counter()
+
+        def knn(setting: Mapping[str, Any]) -> tuple[float, Neighbours]:
+            near = item_knn(self.train, **setting)
+            return self.value(lambda users: near.scores(self.train[users])), near
+
+        def closed(setting: Mapping[str, Any]) -> tuple[float, Neighbours]:
+            near = ease(self.train, **setting)
+            return self.value(lambda users: near.scores(self.train[users])), near
+
+        first, low, one = climb({"shrink": 10.0}, {"shrink": SHRINK}, knn)
+        second, high, two = climb({"regularization": 100.0}, {"regularization": EASE}, closed)
+        setting, near = (first, one) if low > high else (second, two)
+        self._note("neighbours", {"kind": "itemknn" if near is one else "ease"} | setting, began)
+        return near
+
+    def service(self, graph: GraphScore, cold_valid: csr_matrix | None) -> LowRank:
+        """The ridge that serves cold users best, or warm ones where none validates."""
+        began = time.perf_counter()
+        has = np.diff(self.train.indptr) > 0
+        vectors = standard(services(graph)[0], graph.known_users, has)
+
+        def make(setting: Mapping[str, Any]) -> tuple[float, LowRank]:
+            found = user_map(vectors, self.train, **setting)
+            if cold_valid is not None and cold_valid.nnz:
+                return float(
+                    evaluate(found.scores, cold_valid, self.train)["ndcg_at_10"].mean()
+                ), found
+            return self.value(found.scores), found
+
+        setting, _, part = climb({"ridge": 0.03}, {"ridge": RIDGE}, make)
+        self._note("service", setting, began)
+        return part
+
+    def _note(self, name: str, setting: dict[str, Any], began: float) -> None:
+        self.settings[name] = setting
+        self.seconds[name] = time.perf_counter() - began
+
+
+def climb(
+    start: Mapping[str, Any],
+    grid: Mapping[str, Sequence[Any]],
+    make: Callable[[Mapping[str, Any]], tuple[float, T]],
+) -> tuple[dict[str, Any], float, T]:
+    """Move one setting at a time to its neighbours in the grid while the value grows."""
+    now = dict(start)
+    value, kept = make(now)
+    for name, values in grid.items():
+        origin = values.index(now[name])
+        for way in (-1, 1):
+            place, moved = origin + way, False
+            while 0 <= place < len(values):
+                trial = now | {name: values[place]}
+                other, made = make(trial)
+                if other <= value:
+                    break
+                now, value, kept, moved = trial, other, made, True
+                place += way
+            if moved:
+                break
+    return now, value, kept
