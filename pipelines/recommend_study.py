@@ -4,8 +4,8 @@
     python pipelines/recommend_study.py DATA/amazon-beauty --leave-out related: --out results.jsonl
 
 Splits the purchases, puts those for training into the graph as `takes`, trains one embedding, and
-measures each part, the blend with and without vectors, and the references. Every result is a line of
-JSON in `--out`; results and trainings that are there already are not made again.
+measures each part, the blend with and without vectors, and the references. Every result is a line
+of JSON in `--out`; results and trainings that are there already are not made again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def main() -> None:
 def study(folder: Path, given: Any) -> None:
     """All results of one data set."""
     problem = make_problem(pl.read_parquet(folder / "interactions.parquet"), given.cold)
-    tag = {"data": folder.name, "seed": given.seed, "cold": given.cold}
+    tag = {"data": folder.name, "seed": given.seed, "cold_share": given.cold}
     tag |= {"without": ",".join(given.without)} if given.without else {}
     book = Book(given.out, tag)
     models: dict[str, Model] = {}
@@ -63,7 +64,7 @@ def study(folder: Path, given: Any) -> None:
 
     book.once("no vectors", lambda: measured(problem, no_vectors()))
     for name in ("collaborative", "neighbours"):
-        book.once(name, lambda name=name: single(problem, no_vectors(), name))
+        book.once(name, partial(single, problem, no_vectors, name))
     has_graph = (folder / "triples.parquet").exists()
     for dim in given.dims if has_graph else []:
         if book.has(f"blend {dim}") and book.has(f"graph {dim}"):
@@ -77,11 +78,11 @@ def study(folder: Path, given: Any) -> None:
             given=no_vectors(),
             seed=given.seed,
         )
-        book.once(f"graph {dim}", lambda m=model: single(problem, m, "graph"))
-        book.once(f"service {dim}", lambda m=model: single(problem, m, "service"))
-        book.once(f"blend {dim}", lambda m=model: measured(problem, m))
+        book.once(f"graph {dim}", partial(single, problem, model, "graph"))
+        book.once(f"service {dim}", partial(single, problem, model, "service"))
+        book.once(f"blend {dim}", partial(measured, problem, model))
     for name in given.references:
-        book.once(f"reference {name}", lambda name=name: reference(problem, name, given.seed))
+        book.once(f"reference {name}", partial(reference, problem, name, given.seed))
 
 
 def embedding(folder: Path, problem: Problem, given: Any) -> ma.Embedding:
@@ -132,8 +133,9 @@ def measured(problem: Problem, model: Model) -> dict[str, Any]:
     return out
 
 
-def single(problem: Problem, model: Model, name: str) -> dict[str, Any]:
+def single(problem: Problem, model: Model | Callable[[], Model], name: str) -> dict[str, Any]:
     """One part alone."""
+    model = model if isinstance(model, Model) else model()
     scores = bind(model, problem.known)[name]
     out: dict[str, Any] = {"setting": model.settings.get(name, {})}
     tested = {"full": problem.test} | (
