@@ -11,10 +11,10 @@ from medapps.recommend.metrics import list_metrics
 from medapps.recommend.parts.kernels import add_scaled, best, moments
 
 Scores = Callable[[np.ndarray], np.ndarray]
-"""Users (n,) to the scores of all items, float32 (n, items)."""
+"""Users (n,) to the scores of all items, float32 (n, items), an array that may be written to."""
 
-PAIRS = 1 << 21
-"""Scores of one part that are held at a time."""
+PAIRS = 8_000_000
+"""Scores of one part that are held at a time: below 32 MiB, so that memory is used again."""
 
 
 def top_k(
@@ -46,7 +46,7 @@ def blended(
         part = slice(begin, min(begin + size, len(users)))
         used = np.flatnonzero(weights[part].any(0)).tolist()
         if len(used) == 1 and (weights[part, used[0]] > 0).all():
-            yield part, np.array(parts[used[0]](users[part]), np.float32, order="C")
+            yield part, np.ascontiguousarray(parts[used[0]](users[part]), np.float32)
             continue
         total = np.zeros((part.stop - begin, items), np.float32)
         for number in used:

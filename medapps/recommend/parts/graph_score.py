@@ -11,6 +11,9 @@ from medapps.embed.score import Scorer, make_scorer
 from medapps.score.rules import RULES
 from medapps.score.spec import ScoreSpec
 
+TILE = 4096
+"""Items that are scored at a time, so that the steps of a score stay in the cache."""
+
 
 @dataclass(frozen=True)
 class GraphScore:
@@ -34,10 +37,13 @@ class GraphScore:
     def scores(self, users: np.ndarray) -> np.ndarray:
         """float32 (len(users), items); an item that the graph does not know has the least score."""
         query = self.queries(users)
-        distance = torch.empty(1, len(users), len(self.items))
-        bounds = (0, self.items.shape[1])
-        self.scorer.pairs(query, torch.from_numpy(self.items), bounds, distance)
-        out = distance[0].mul_(-self.spec.scale).add_(self.spec.margin).numpy()
+        out = np.empty((len(users), len(self.items)), np.float32)
+        for begin in range(0, len(self.items), TILE):
+            items = torch.from_numpy(self.items[begin : begin + TILE])
+            distance = torch.empty(1, len(users), len(items))
+            self.scorer.pairs(query, items, (0, items.shape[1]), distance)
+            view = torch.from_numpy(out)[:, begin : begin + TILE]
+            torch.mul(distance[0], -self.spec.scale, out=view).add_(self.spec.margin)
         if not self.known_items.all():
             out[:, ~self.known_items] = out.min(axis=1, keepdims=True)
         out[~self.known_users[users]] = 0
