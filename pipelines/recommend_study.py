@@ -25,9 +25,9 @@ import medapps as ma
 from medapps.graph.config import GraphConfig
 from medapps.recommend.lists import evaluate
 from medapps.recommend.metrics import list_metrics, mean_metrics
-from medapps.recommend.model import Model, bind, fit
+from medapps.recommend.mixture import Mixture, bind, fit
 from medapps.recommend.parts.graph_score import GraphScore, graph_score
-from medapps.recommend.problem import Problem, make_problem
+from medapps.recommend.purchases import Problem, make_problem
 from medapps.recommend.references import GRIDS, tune
 
 TAKES = "takes"
@@ -55,9 +55,9 @@ def study(folder: Path, given: Any) -> None:
     tag = {"data": folder.name, "seed": given.seed, "cold_share": given.cold}
     tag |= {"without": ",".join(given.without)} if given.without else {}
     book = Book(given.out, tag)
-    models: dict[str, Model] = {}
+    models: dict[str, Mixture] = {}
 
-    def no_vectors() -> Model:
+    def no_vectors() -> Mixture:
         if "none" not in models:
             models["none"] = fit(problem.train, problem.valid, seed=given.seed)
         return models["none"]
@@ -117,7 +117,7 @@ def graph_vectors(problem: Problem, trained: ma.Embedding, dim: int) -> GraphSco
     )
 
 
-def measured(problem: Problem, model: Model) -> dict[str, Any]:
+def measured(problem: Problem, model: Mixture) -> dict[str, Any]:
     """The blend on the test purchases, of users with purchases and of cold ones."""
     known = problem.known
     out: dict[str, Any] = {"valid": model.weights.valid, "weights": model.weights.table()}
@@ -133,9 +133,9 @@ def measured(problem: Problem, model: Model) -> dict[str, Any]:
     return out
 
 
-def single(problem: Problem, model: Model | Callable[[], Model], name: str) -> dict[str, Any]:
+def single(problem: Problem, model: Mixture | Callable[[], Mixture], name: str) -> dict[str, Any]:
     """One part alone."""
-    model = model if isinstance(model, Model) else model()
+    model = model if isinstance(model, Mixture) else model()
     scores = bind(model, problem.known)[name]
     out: dict[str, Any] = {"setting": model.settings.get(name, {})}
     tested = {"full": problem.test} | (

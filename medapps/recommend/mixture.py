@@ -1,4 +1,4 @@
-"""Model: the parts of a recommender, each with its settings and the weights of their blend.
+"""Mixture: the parts of a recommender, each with its settings and the weights of their blend.
 
 Everything is chosen on held-out purchases: settings of a part by `tune`, weights by `blend`. A part
 that does not help has no weight.
@@ -28,7 +28,7 @@ COLD = {"graph": 0.9, "service": 0.1}
 
 
 @dataclass(frozen=True)
-class Model:
+class Mixture:
     """Trained parts by name and their weights."""
 
     train: csr_matrix
@@ -62,7 +62,7 @@ class Model:
         return none if self.graph is None else none & ~self.graph.known_users[users]
 
 
-def bind(model: Model, purchases: csr_matrix) -> dict[str, Scores]:
+def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
     """The score functions of all parts, with users folded in once."""
     made: dict[str, Scores] = {
         "popularity": lambda users: np.tile(model.popularity, (len(users), 1))
@@ -87,9 +87,9 @@ def fit(
     graph: GraphScore | None = None,
     cold_valid: csr_matrix | None = None,
     parts: Sequence[str] = PARTS,
-    given: Model | None = None,
+    given: Mixture | None = None,
     seed: int = 0,
-) -> Model:
+) -> Mixture:
     """Train and tune the parts, then choose their weights; `given` has parts without a graph.
 
     `given` saves training them again when only the graph's vectors change.
@@ -108,7 +108,7 @@ def fit(
     popularity = np.log1p(count).astype(np.float32)
     settings = (given.settings if given else {}) | tuner.settings
     kept = graph if "graph" in parts else None
-    model = Model(train, collaborative, near, kept, service, popularity, empty, settings)
+    model = Mixture(train, collaborative, near, kept, service, popularity, empty, settings)
     began = time.perf_counter()
     weights = _weights(model, valid, cold_valid)
     tuner.seconds["weights"] = time.perf_counter() - began
@@ -116,7 +116,7 @@ def fit(
     return replace(model, weights=weights, seconds=seconds)
 
 
-def _weights(model: Model, valid: csr_matrix, cold_valid: csr_matrix | None) -> Weights:
+def _weights(model: Mixture, valid: csr_matrix, cold_valid: csr_matrix | None) -> Weights:
     made = bind(model, model.train)
     names = [name for name in PARTS if name in made]
     functions = [made[name] for name in names]

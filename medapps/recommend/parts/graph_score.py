@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from medapps.embed.score import Scorer, make_scorer
-from medapps.score.rules import RULES
-from medapps.score.spec import ScoreSpec
+from medapps.model.rules import RULES
+from medapps.model.scorer import Scorer, make_scorer
+from medapps.model.spec import ScoreSpec
 
 TILE = 4096
 """Items that are scored at a time, so that the steps of a score stay in the cache."""

@@ -7,12 +7,12 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from medapps.errors import MedappsError
+from medapps.model.spec import ScoreSpec
 from medapps.recommend.lists import evaluate
 from medapps.recommend.metrics import list_metrics
-from medapps.recommend.model import fit
+from medapps.recommend.mixture import fit
 from medapps.recommend.parts.graph_score import graph_score
 from medapps.recommend.references import GRIDS, tune
-from medapps.score.spec import ScoreSpec
 from tests.recommend.boards import checkerboard
 
 SIZE = 40
