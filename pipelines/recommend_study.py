@@ -80,6 +80,7 @@ def study(folder: Path, given: Any) -> None:
         )
         book.once(f"graph {dim}", partial(single, problem, model, "graph"))
         book.once(f"service {dim}", partial(single, problem, model, "service"))
+        book.once(f"gmf {dim}", partial(single, problem, model, "gmf"))
         book.once(f"blend {dim}", partial(measured, problem, model))
     for name in given.references:
         book.once(f"reference {name}", partial(reference, problem, name, given.seed))
@@ -139,7 +140,7 @@ def single(problem: Problem, model: Mixture | Callable[[], Mixture], name: str) 
     scores = bind(model, problem.known)[name]
     out: dict[str, Any] = {"setting": model.settings.get(name, {})}
     tested = {"full": problem.test} | (
-        {"cold": problem.cold_test} if name in ("graph", "service") else {}
+        {"cold": problem.cold_test} if name in ("graph", "service", "gmf") else {}
     )
     for kind, truth in tested.items():
         if truth.nnz:

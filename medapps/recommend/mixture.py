@@ -22,8 +22,8 @@ from medapps.recommend.parts.neighbours import Neighbours
 from medapps.recommend.parts.service import LowRank
 from medapps.recommend.tune import Tuner
 
-PARTS = ("collaborative", "neighbours", "graph", "service", "popularity")
-COLD = {"graph": 0.9, "service": 0.1}
+PARTS = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
+COLD = {"graph": 0.8, "service": 0.1, "gmf": 0.1}
 """Weights of users without purchases where no cold user validates."""
 
 
@@ -36,6 +36,8 @@ class Mixture:
     neighbours: Neighbours | None
     graph: GraphScore | None
     service: LowRank | None
+    gmf: tuple[Factors, np.ndarray] | None
+    """A factorisation with injected service vectors, and those of the users."""
     popularity: np.ndarray  # (items,) float32
     weights: Weights
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class Mixture:
 
 
 def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
-    """The score functions of all parts, with users folded in once."""
+    """The score functions of all parts, with users folded in once; rows are those of training."""
     made: dict[str, Scores] = {
         "popularity": lambda users: np.tile(model.popularity, (len(users), 1))
     }
@@ -71,6 +73,10 @@ def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
         factors = model.collaborative
         vectors = factors.users if purchases is model.train else fold_in(factors, purchases)
         made["collaborative"] = LowRank(vectors, factors.items).scores
+    if model.gmf is not None:
+        joint, service = model.gmf
+        vectors = fold_in(joint, purchases, service)
+        made["gmf"] = LowRank(vectors, joint.items).scores
     if model.neighbours is not None:
         near = model.neighbours
         made["neighbours"] = lambda users: near.scores(purchases[users])
@@ -103,12 +109,13 @@ def fit(
     service = None
     if graph is not None and "service" in parts:
         service = tuner.service(graph, cold_valid)
+    gmf = tuner.injected(graph) if graph is not None and "gmf" in parts else None
     count = np.bincount(train.indices, minlength=train.shape[1])
     empty = Weights((), np.empty(0), np.empty((1, 0)), np.empty(0), 0.0)
     popularity = np.log1p(count).astype(np.float32)
     settings = (given.settings if given else {}) | tuner.settings
     kept = graph if "graph" in parts else None
-    model = Mixture(train, collaborative, near, kept, service, popularity, empty, settings)
+    model = Mixture(train, collaborative, near, kept, service, gmf, popularity, empty, settings)
     began = time.perf_counter()
     weights = _weights(model, valid, cold_valid)
     tuner.seconds["weights"] = time.perf_counter() - began

@@ -25,6 +25,8 @@ CLIMB = {
     "regularization": (0.03, 0.1, 0.3, 0.6, 1.2, 2.5, 5.0),
     "factors": (64, 128, 256),
 }
+START = {"unobserved": 0.1, "regularization": 0.3, "factors": 64}
+INJECTED_RIDGE = 10.0
 EASE = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 SHRINK = (0.0, 10.0, 50.0, 200.0)
 RIDGE = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -49,13 +51,12 @@ class Tuner:
     def collaborative(self) -> Factors:
         """Climb in each setting in turn; more factors only where they pay."""
         began = time.perf_counter()
-        start = {"unobserved": 0.1, "regularization": 0.3, "factors": 64}
 
         def make(setting: Mapping[str, Any]) -> tuple[float, Factors]:
             factors = factorise(self.train, Factoring(**setting), seed=self.seed)
             return self.value(factors.scores), factors
 
-        setting, _, factors = climb(start, CLIMB, make)
+        setting, _, factors = climb(START, CLIMB, make)
         self._note("collaborative", setting, began)
         return factors
 
@@ -76,6 +77,25 @@ class Tuner:
         setting, near = (first, one) if low > high else (second, two)
         self._note("neighbours", {"kind": "itemknn" if near is one else "ease"} | setting, began)
         return near
+
+    def injected(self, graph: GraphScore) -> tuple[Factors, np.ndarray]:
+        """A factorisation with service vectors of users and items; also those of the users."""
+        began = time.perf_counter()
+        user, item = services(graph)
+        has = np.diff(self.train.indptr) > 0
+        sold = np.bincount(self.train.indices, minlength=self.train.shape[1]) > 0
+        user = standard(user, graph.known_users, has)
+        item = standard(item, graph.known_items, sold)
+
+        def make(setting: Mapping[str, Any]) -> tuple[float, Factors]:
+            how = Factoring(**setting, ridge=INJECTED_RIDGE)
+            factors = factorise(self.train, how, user, item, seed=self.seed)
+            return self.value(factors.scores), factors
+
+        grid = {name: CLIMB[name] for name in ("regularization", "unobserved")}
+        setting, _, factors = climb(START, grid, make)
+        self._note("gmf", setting, began)
+        return factors, user
 
     def service(self, graph: GraphScore, cold_valid: csr_matrix | None) -> LowRank:
         """The ridge that serves cold users best, or warm ones where none validates."""
