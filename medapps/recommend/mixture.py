@@ -23,7 +23,7 @@ from medapps.recommend.parts.service import LowRank
 from medapps.recommend.tune import Tuner
 
 PARTS = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
-COLD = {"graph": 0.8, "service": 0.1, "gmf": 0.1}
+COLD = {"graph": 0.9, "service": 0.1}
 """Weights of users without purchases where no cold user validates."""
 
 
