@@ -210,7 +210,8 @@ def _interactions(
         user, item, split, relation = found.row(0)
         text = (
             f"{len(found):,} held-out interactions are in the graph, such as the {split} one of "
-            f"{user} and {item} under {relation}; leave them out: training adds those that train by itself"
+            f"{user} and {item} under {relation}; "
+            "leave them out: a training adds what may train"
         )
         problems.append(DataProblem("error", "held_out_in_graph", text, len(found), file=file.name))
     return {"items": table["item"].n_unique(), "interactions": len(table)}

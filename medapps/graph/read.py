@@ -32,7 +32,7 @@ def read_graph(
     config = config or GraphConfig()
     files = graph_files(Path(path))
     folder = files["train"].parent
-    tables = {split: triples_of(file, config) for split, file in files.items()}
+    tables = {part: triples_of(file, config) for part, file in files.items()}
     notes: dict[str, int] = {}
     split = split or _split_beside(folder, config)
     if split is not None and config.interactions != "off":
@@ -48,12 +48,12 @@ def read_graph(
     tables = _one_type(tables, files)
     with table_errors(files["train"]):
         ids = TripleIds.of(list(tables.values()))
-        keys = {split: ids.pack(table) for split, table in tables.items()}
-    for split in keys:
-        keys[split] = _distinct(keys[split], split, ids, config, notes)
-    triples = {split: ids.unpack(keys.pop(split)) for split in list(keys)}
-    for split in triples:
-        triples[split] = _without_loops(triples[split], split, ids, config, notes)
+        keys = {part: ids.pack(table) for part, table in tables.items()}
+    for part in keys:
+        keys[part] = _distinct(keys[part], part, ids, config, notes)
+    triples = {part: ids.unpack(keys.pop(part)) for part in list(keys)}
+    for part in triples:
+        triples[part] = _without_loops(triples[part], part, ids, config, notes)
     if config.inverse:
         ids, triples = _with_inverse(ids, triples)
     empty = np.empty((0, 3), np.int32)

@@ -88,8 +88,13 @@ def by_date(interactions: pl.DataFrame, share: float) -> pl.DataFrame:
             "A split by time needs a column 'timestamp'.", fix="Use --set split.by=last."
         )
     late = pl.col("timestamp").rank("min") / pl.len()
-    part = pl.when(late > 1 - share).then(pl.lit("test"))
-    part = part.when(late > 1 - 2 * share).then(pl.lit("valid")).otherwise(pl.lit("train"))
+    part = (
+        pl.when(late > 1 - share)
+        .then(pl.lit("test"))
+        .when(late > 1 - 2 * share)
+        .then(pl.lit("valid"))
+        .otherwise(pl.lit("train"))
+    )
     return interactions.with_columns(split=part)
 
 

@@ -77,7 +77,7 @@ class RecommendConfig(Config):
     """ncf-paper: users whose validation item is ranked after each epoch."""
     valid_protocol: Literal["full", "sampled"] = "full"
     """ncf-paper: ranking that early stopping looks at."""
-    user_decays: tuple[Annotated[float, Field(ge=0, le=1e4)], ...] = (0.5, 10.0)
+    user_decays: tuple[Weight, ...] = (0.5, 10.0)
     """ncf-paper: values of ncf.user_decay; chosen on validation items. Empty keeps it."""
     refit: bool = False
     """ncf-paper: train again on all known items for the epochs that validation chose."""

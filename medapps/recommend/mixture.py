@@ -23,7 +23,7 @@ from medapps.recommend.parts.service import LowRank, Service
 from medapps.recommend.tune import Tuner
 
 PARTS = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
-COLD = {"graph": 0.8, "service": 0.1, "gmf": 0.1}
+COLD = {"graph": 0.9, "service": 0.1}
 """Weights of users without purchases where no cold user validates."""
 
 
@@ -53,9 +53,7 @@ class Mixture:
         self, users: np.ndarray, purchases: csr_matrix, k: int = 10
     ) -> tuple[np.ndarray, np.ndarray]:
         """Items int32 (len(users), k) and scores of users (rows of `purchases`), best first."""
-        return top_k(
-            self.parts(purchases), self.weights_of(users, purchases), users, purchases, k
-        )
+        return top_k(self.parts(purchases), self.weights_of(users, purchases), users, purchases, k)
 
     def weights_of(self, users: np.ndarray, purchases: csr_matrix) -> np.ndarray:
         """(len(users), parts): popularity alone for users of whom nothing is known."""
@@ -64,6 +62,16 @@ class Mixture:
         stranger = (weights.sum(1) == 0) | ((count == 0) & ~self.known_users[users])
         popular = np.array([name == "popularity" for name in self.weights.names], float)
         return np.where(stranger[:, None], popular, weights)
+
+
+def folded(model: Mixture, purchases: csr_matrix) -> Mixture:
+    """The same for users who have these purchases, with their vectors solved once and kept."""
+    alone, joint = model.collaborative, model.gmf
+    if alone is not None:
+        alone = replace(alone, users=fold_in(alone, purchases))
+    if joint is not None:
+        joint = replace(joint[0], users=fold_in(joint[0], purchases, joint[1])), joint[1]
+    return replace(model, train=purchases, collaborative=alone, gmf=joint)
 
 
 def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
@@ -77,7 +85,8 @@ def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
         made["collaborative"] = LowRank(vectors, factors.items).scores
     if model.gmf is not None:
         joint, service = model.gmf
-        vectors = fold_in(joint, purchases, service)
+        same = purchases is model.train
+        vectors = joint.users if same else fold_in(joint, purchases, service)
         made["gmf"] = LowRank(vectors, joint.items).scores
     if model.neighbours is not None:
         near = model.neighbours

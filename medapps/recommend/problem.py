@@ -49,5 +49,13 @@ def problem_of(split: PurchaseSplit, graph_users: pl.Series | None = None) -> Pr
         shape = (len(users), len(split.items))
         return csr_matrix((ones, (row[pairs[:, 0]], pairs[:, 1])), shape)
 
-    parts = [matrix(part) for part in (TRAIN, VALID, TEST, COLD_VALID, COLD_TEST)]
-    return Problem(users, split.items, *parts, digest=split.digest)
+    return Problem(
+        users=users,
+        items=split.items,
+        train=matrix(TRAIN),
+        valid=matrix(VALID),
+        test=matrix(TEST),
+        cold_valid=matrix(COLD_VALID),
+        cold_test=matrix(COLD_TEST),
+        digest=split.digest,
+    )

@@ -137,8 +137,10 @@ class Recommender:
         parents: dict[str, str] | None = None,
         force: bool = False,
     ) -> None:
-        """Write the recommender as a folder; parts without weight stay behind."""
-        model, arrays, facts = trimmed(self.model), {}, {}
+        """Write the recommender as a folder."""
+        model = self.model
+        arrays: dict[str, np.ndarray] = {}
+        facts: dict[str, dict[str, Any]] = {}
         for name, (values, about) in _packed(model).items():
             arrays |= {f"{name}.{key}": value for key, value in values.items()}
             facts[name] = about
@@ -189,9 +191,7 @@ def trimmed(model: Mixture) -> Mixture:
     kept = tuple(name for name, keep in zip(weights.names, used, strict=True) if keep)
     parts = ("collaborative", "neighbours", "graph", "service", "gmf")
     gone = {name: None for name in parts if name not in kept}
-    fewer = replace(
-        weights, names=kept, values=weights.values[:, used], cold=weights.cold[used]
-    )
+    fewer = replace(weights, names=kept, values=weights.values[:, used], cold=weights.cold[used])
     return replace(model, **gone, weights=fewer)  # type: ignore[arg-type]
 
 
@@ -234,7 +234,7 @@ def _unpacked(
     gmf, graph, near = factors("gmf"), None, None
     if "graph" in groups:
         part = {k: v.astype(bool) if "known" in k else v for k, v in groups["graph"].items()}
-        graph = GraphScore(**part, spec=ScoreSpec(**about["parts"]["graph"]))  # type: ignore[arg-type]
+        graph = GraphScore(**part, spec=ScoreSpec(**about["parts"]["graph"]))
     if "neighbours" in groups:
         size = purchases.shape[1]
         near = Neighbours(_matrix(groups["neighbours"], (size, size)))

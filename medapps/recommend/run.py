@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,13 +15,13 @@ from medapps.errors import MedappsError
 from medapps.graph.purchases import PurchaseSplit, split_purchases
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.lists import blended
-from medapps.recommend.measure import Measured, Tests, in_blocks, measure
-from medapps.recommend.mixture import PARTS, Mixture, fit
+from medapps.recommend.measure import Blocks, Measured, Tests, in_blocks, measure
+from medapps.recommend.mixture import PARTS, Mixture, fit, folded
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.problem import Problem, problem_of
 from medapps.recommend.recommender import Recommender, trimmed
 from medapps.recommend.references import tune
-from medapps.recommend.vectors import graph_of
+from medapps.recommend.vectors import graph_of, users_of
 from medapps.report import Report
 from medapps.tracking import NO_RUN, Run
 
@@ -64,9 +65,7 @@ def train_recommender(
     """
     config = config or RecommendConfig()
     split = (
-        interactions
-        if isinstance(interactions, PurchaseSplit)
-        else split_purchases(interactions)
+        interactions if isinstance(interactions, PurchaseSplit) else split_purchases(interactions)
     )
     tests = tests_of(split, config, source, negatives)
     problem, began = tests.problem, time.perf_counter()
@@ -77,17 +76,15 @@ def train_recommender(
             "--model graph needs an embedding whose graph holds the purchases (relation takes).",
             fix="Train one with interactions beside the graph, or use --model ncf.",
         )
-    model = fit(
-        problem.train, problem.valid, graph, service, problem.cold_valid, parts, seed=seed
-    )
+    model = fit(problem.train, problem.valid, graph, service, problem.cold_valid, parts, seed=seed)
+    parts_told = _part_facts(model)
+    known = problem.known
+    model = folded(trimmed(model), known)
     seconds = time.perf_counter() - began
-    measured = measure(_blocks(model, problem), tests)
+    measured = measure(_blocks(model), tests)
     references = {name: _reference(name, tests, seed) for name in config.references}
     method, dim = ("none", 0) if source is None else (source.method, source.dim)
-    lean = trimmed(model)
-    made = Recommender(
-        lean, problem.users, problem.items, problem.known, config.model, method, dim
-    )
+    made = Recommender(model, problem.users, problem.items, known, config.model, method, dim)
     report = Report(
         task="recommend",
         method=method,
@@ -97,7 +94,7 @@ def train_recommender(
         by_seed={name: [value] for name, value in measured.means.items()},
         units={name: values[None] for name, values in measured.units.items()},
         unit_digest=problem.digest,
-        cost={"train_seconds": seconds, "bytes": float(_nbytes(lean))},
+        cost={"train_seconds": seconds, "bytes": float(_nbytes(model))},
         tables={"segments": measured.table()},
         details={
             "model": config.model,
@@ -109,7 +106,7 @@ def train_recommender(
             "missing_users": _missing(service, problem),
             "notes": split.notes,
             "valid": model.weights.valid,
-            "parts": _part_facts(model),
+            "parts": parts_told,
             "seconds": {name: round(value, 2) for name, value in model.seconds.items()},
             "references": references,
         },
@@ -127,8 +124,7 @@ def tests_of(
 ) -> Tests:
     """The problem of a split, over the users of the source too, and its sampled candidates."""
     drawn = prepare(split, config, negatives)
-    names = getattr(source, "user_names", None)
-    problem = problem_of(split, None if names is None else names())
+    problem = problem_of(split, users_of(source))
     rows = drawn.test.copy()
     rows[:, 0] = problem.users.ids(split.users.names())[rows[:, 0]]
     warm = np.diff(problem.train.indptr)[rows[:, 0]] > 0
@@ -137,11 +133,12 @@ def tests_of(
     return Tests(problem, rows[order], candidates[order], config.few, config.list_length)
 
 
-def _blocks(model: Mixture, problem: Problem):  # type: ignore[no-untyped-def]
+def _blocks(model: Mixture) -> Blocks:
+    """Blended scores of users with the purchases that the model holds."""
+
     def blocks(users: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        known = problem.known
-        parts, weights = model.parts(known), model.weights_of(users, known)
-        return blended(parts, weights, users, known.shape[1])
+        own = model.train
+        return blended(model.parts(own), model.weights_of(users, own), users, own.shape[1])
 
     return blocks
 
@@ -171,7 +168,7 @@ def _reference(name: str, tests: Tests, seed: int) -> dict[str, object]:
     return measured.means | facts
 
 
-def _tuned(name: str, tests: Tests, seed: int) -> tuple[Measured, dict[str, object]]:
+def _tuned(name: str, tests: Tests, seed: int) -> tuple[Measured, dict[str, Any]]:
     """A reference with the best of its settings on the validation purchases, measured."""
     problem = tests.problem
     found = tune(name, problem.train, problem.valid, seed=seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from medapps.crop.crop import Crop
 from medapps.crop.service import Source, user_vectors
@@ -12,6 +13,13 @@ from medapps.graph.read import TAKES
 from medapps.recommend.parts.graph_score import GraphScore, service_of
 from medapps.recommend.parts.service import Service
 from medapps.recommend.problem import Problem
+
+
+def users_of(source: Source | None) -> pl.Series | None:
+    """The users of a graph, who may have no purchases, if the source tells them apart."""
+    if not isinstance(source, Crop) or not len(source.users):
+        return None
+    return source.entity_ids.names(np.asarray(source.users))
 
 
 def graph_score_of(source: Source | None, users: IdMap, items: IdMap) -> GraphScore | None:
@@ -29,9 +37,7 @@ def graph_score_of(source: Source | None, users: IdMap, items: IdMap) -> GraphSc
     return GraphScore(takers, bought, relation, source.spec, known_users, known_items)
 
 
-def graph_of(
-    source: Source | None, problem: Problem
-) -> tuple[GraphScore | None, Service | None]:
+def graph_of(source: Source | None, problem: Problem) -> tuple[GraphScore | None, Service | None]:
     """What a source tells of the users and items of a problem.
 
     Refuses vectors that know no user with training purchases: nothing could be learned from them.

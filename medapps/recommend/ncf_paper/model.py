@@ -1,4 +1,4 @@
-"""NcfRecommender: a trained NCF by name, which recommends and explains without its training data."""
+"""NcfRecommender: a trained NCF by name; recommends and explains without its training data."""
 
 from __future__ import annotations
 
