@@ -74,7 +74,7 @@ def contender(
     like: Tables | None = None,
 ) -> Contender:
     """A training on made-up triples; `like` lends its tables, so that a million rows exist once."""
-    scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
+    scorer = make_scorer(config.scorer, config.norm)
     if like is None:
         tables = make_tables(config, scorer, entities, relations, 0, CPU)
     else:
@@ -85,7 +85,7 @@ def contender(
     known = KnownTriples.of(triples, entities) if config.filter_known else None
     return Contender(
         Step(scorer, Weights.of(config, bounded=scorer.bounded), tables, clock=Clock()),
-        make_tiers(config, scorer, CPU),
+        make_tiers(config, scorer, CPU, 1.0),
         sampler_of(triples, entities, config, 0, known),
     )
 
@@ -189,7 +189,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
     keep_pages()
     rounds, steps = (3, 5) if arguments.quick else (9, 20)
-    shape = {"batch": 1024, "chunk": 1024, "negatives": 64, "precision": arguments.precision}
+    shape = {"batch": 1024, "chunk": 1024, "negatives": 64}
     shape |= {"scorer": arguments.scorer} | ({"norm": arguments.norm} if arguments.norm else {})
     result: dict[str, Any] = {
         "scorer": arguments.scorer,
@@ -326,7 +326,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--scorer", choices=tuple(RULES), default="transe")
     parser.add_argument("--norm", help="how the scorer measures; else its usual way")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     result = measure(arguments := parser.parse_args())
     if arguments.json:
         json.dump(result, sys.stdout, indent=1)

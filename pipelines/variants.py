@@ -37,7 +37,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "n = 4": {"dims": (10, 40, 160, 640)},
         "n = 16": {"dims": (10, *range(40, 561, 40), 640)},
         "n = 64": {"dims": tuple(range(10, 641, 10))},
-        "n = 64, 8 a step": {"dims": tuple(range(10, 641, 10)), "submodels": 8},
     },
 }
 

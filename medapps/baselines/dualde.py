@@ -70,7 +70,7 @@ def dual_loss(
     def loss(seen: Seen) -> tuple[Tensor, Pull, Pull | None]:
         fs, fsk = seen.student.scores(seen.view)  # (B,), (B, N)
         ft, ftk = seen.teacher.scores(seen.shown)
-        each = (seen.weight if seen.weight is not None else torch.ones_like(fs)) / len(fs)
+        each = torch.ones_like(fs) / len(fs)
         a = torch.softmax(temperature * fsk, 1)
         # soft distances and their slopes
         ss, st, ssk, stk = (torch.sigmoid(x) for x in (fs, ft, fsk, ftk))

@@ -35,8 +35,6 @@ class Seen:
     """The teacher's view."""
     masked: Tensor
     """int64: flat positions in (B, N) that are no negatives."""
-    weight: Tensor | None
-    """(B,): weights of the positives with mean one, where triples are sub-sampled."""
     done: float
     """Part of the training that is over."""
 
@@ -62,13 +60,12 @@ def hard(
     models = SubModels.of(
         [spec.scale], [spec.margin], [1.0], [temperature], [0.0], view.query.device, kind
     )
-    count = view.negative.shape[2]
-    ei, _, dpositive = positives(view.positive[..., 0], models, weights, count, seen.weight)
+    ei, _, dpositive = positives(view.positive[..., 0], models, weights)
     spare = torch.empty_like(view.negative), torch.empty_like(view.negative)
     masked = seen.masked if len(seen.masked) else None
     more, _, dnegative = pairs(
         view.negative, models, weights, len(view.query), masked,
-        (*spare, torch.empty_like(view.negative)), value=True, rows=seen.weight,
+        (*spare, torch.empty_like(view.negative)), value=True,
     )  # fmt: skip
     assert more is not None
     return (ei + more)[0], Pull(dpositive[0], dnegative[0])

@@ -214,7 +214,7 @@ def masked_of(batch: Batch) -> Tensor:
 
 def fresh(config: MedConfig, entities: int, relations: int, seed: int) -> Player:
     """A student of config.dims[-1] with the start values that a direct training would have."""
-    scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
+    scorer = make_scorer(config.scorer, config.norm)
     tables = make_tables(config, scorer, entities, relations, seed, torch.device("cpu"))
     spec = ScoreSpec(config.scorer, config.norm, 1.0, config.margins[-1])
     return Player(tables, spec, config.dims[-1], scorer, config.penalty, drops=True)
@@ -222,7 +222,7 @@ def fresh(config: MedConfig, entities: int, relations: int, seed: int) -> Player
 
 def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:
     """A trained model as a player; one that learns works on a copy."""
-    scorer = make_scorer(crop.spec.scorer, crop.spec.norm, bf16=config.precision == "bf16")
+    scorer = make_scorer(crop.spec.scorer, crop.spec.norm)
     assert crop.relations is not None
     with warnings.catch_warnings():  # a read-only memory map that is only read
         warnings.simplefilter("ignore", UserWarning)

@@ -73,7 +73,7 @@ def pca(order: Order) -> Crop:
     assert teacher.relations is not None
     axes = principal_axes(teacher.entities, order.dim)
     entities = project(teacher.entities, axes, centre=True)
-    euclidean = teacher.spec.scorer == "transe" and teacher.spec.norm != "l1"
+    euclidean = teacher.spec.scorer == "transe"
     relations = project(teacher.relations, axes, centre=False) if euclidean else None
     about = {"explained_variance": axes.explained}
     seconds = perf_counter() - began

@@ -16,8 +16,6 @@ ALONE: dict[str, Any] = {
     "negative_weights": "own",
     "negative_norm": "per_positive",
     "dlw": "off",
-    "submodels": "all",
-    "rotate_at": None,
     "scale_power": 0.0,
     "rate_power": 0.0,
     "from_larger": 1.0,

@@ -29,7 +29,6 @@ def train(
         bool, typer.Option("--inverse", help="Add every training triple backwards too.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 products.")] = None,
     table: Annotated[
         str | None,
         typer.Option(help="fp32; bf16 in half the memory; mmap: in a file, for any size."),
@@ -48,7 +47,6 @@ def train(
             "train.scorer": scorer,
             "train.epochs": epochs,
             "train.device": device,
-            "train.precision": precision,
             "train.table": table,
             "train.memory": memory,
             "graph.add_interactions": add_interactions,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REALS = (1, 2, 3)
-KERNELS = {"l2": "paired", "l2sq": "paired", "l1": "paired_sums"}
+KERNELS = {"l2": "paired", "l1": "paired_sums"}
 RELATIONS = "signs"
 DEFAULTS: dict[str, Any] = {}
 
@@ -32,9 +32,7 @@ def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreS
     if spec.norm == "l1":
         distance = np.abs(difference).sum(1)
     else:
-        distance = np.square(difference).sum(1)
-        if spec.norm == "l2":
-            distance = np.sqrt(distance + np.float32(EPSILON))
+        distance = np.sqrt(np.square(difference).sum(1) + np.float32(EPSILON))
     return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REALS = (2, 1, 2)
-KERNELS = {"l2": "distance", "l2sq": "distance", "moduli": "moduli"}
+KERNELS = {"l2": "distance", "moduli": "moduli"}
 RELATIONS = "angles"
 DEFAULTS: dict[str, Any] = {"rate_power": 0.25}
 
@@ -32,9 +32,7 @@ def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreS
     if spec.norm == "moduli":
         distance = np.sqrt(square + np.float32(EPSILON)).sum(1)
     else:
-        distance = square.sum(1)
-        if spec.norm == "l2":
-            distance = np.sqrt(distance + np.float32(EPSILON))
+        distance = np.sqrt(square.sum(1) + np.float32(EPSILON))
     return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from medapps.model import complex, distmult, pairre, rotate, simple, simple_openke, transe
+from medapps.model import complex, distmult, pairre, rotate, simple, transe
 from medapps.model.spec import ScoreSpec
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ RULES: dict[str, Rule] = {
     "rotate": rotate,
     "pairre": pairre,
     "simple": simple,
-    "simple_openke": simple_openke,
     "distmult": distmult,
     "complex": complex,
 }

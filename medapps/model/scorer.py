@@ -105,11 +105,9 @@ def bounds_of(scorer: Scorer, dims: tuple[int, ...]) -> Bounds:
     return (0, *(scorer.widths(dim)[0] for dim in dims))
 
 
-def make_scorer(
-    name: str, norm: str | None = None, *, bf16: bool = False, from_larger: float = 1.0
-) -> Scorer:
+def make_scorer(name: str, norm: str | None = None, *, from_larger: float = 1.0) -> Scorer:
     """The scorer of that name, with its usual norm if none is given."""
     rule = RULES[name]
     norm = norm or next(iter(rule.KERNELS))
     kernel = KERNELS[rule.KERNELS[norm]]
-    return Scorer(name, rule, kernel(norm=norm, bf16=bf16, from_larger=from_larger))
+    return Scorer(name, rule, kernel(norm=norm, from_larger=from_larger))

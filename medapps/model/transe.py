@@ -12,20 +12,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REALS = (1, 1, 1)
-KERNELS = {"l2": "distance", "l1": "distance", "l2sq": "distance"}
+KERNELS = {"l2": "distance"}
 RELATIONS = "plain"
 DEFAULTS: dict[str, Any] = {}
 
 
 def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
     """margin - scale * ||head + relation - tail||; arrays (k, d), result float32 (k,)."""
-    difference = head + relation - tail
-    if spec.norm == "l1":
-        distance = np.abs(difference).sum(1)
-    else:
-        distance = np.square(difference).sum(1)
-        if spec.norm == "l2":
-            distance = np.sqrt(distance + np.float32(EPSILON))
+    square = np.square(head + relation - tail).sum(1)
+    distance = np.sqrt(square + np.float32(EPSILON))
     return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
 

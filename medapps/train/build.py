@@ -58,23 +58,19 @@ def make_tiers(
     config: MedConfig,
     scorer: Scorer,
     device: torch.device,
-    active: tuple[int, ...] | None = None,
-    only: int | None = None,
-    w3: float | None = None,
+    w3: float,
 ) -> Tiers:
-    """Sub-models by index (all when None); `only` names the one that has an EI loss of its own."""
-    active = active or tuple(range(len(config.dims)))
-    dims = tuple(config.dims[i] for i in active)
-    share = shares(config.dlw, config.w3 if w3 is None else w3, config.dims)
+    """All sub-models, their losses weighted by w3."""
+    share = shares(config.dlw, w3, config.dims)
     return Tiers(
-        dims,
-        bounds_of(scorer, dims),
+        config.dims,
+        bounds_of(scorer, config.dims),
         SubModels.of(
-            [config.scales[i] for i in active],
-            [config.margins[i] for i in active],
-            [float(share[i]) if only in (None, i) else 0.0 for i in active],
-            [config.temperatures[i] for i in active],
-            [config.distils[i] for i in active],
+            config.scales,
+            config.margins,
+            share.tolist(),
+            config.temperatures,
+            config.distils,
             device,
         ),
     )

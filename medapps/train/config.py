@@ -27,7 +27,6 @@ from medapps.sizes import parse_bytes
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
-OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
 PartialFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 PER_DIM = ("margin", "temperature", "drop", "distil")
 """Settings with one value for all dims or one per dim."""
@@ -41,7 +40,7 @@ class MedConfig(Config):
     scorer: str = "transe"
     """How head, relation and tail make a score; some settings below have other defaults then."""
     norm: str = "l2"
-    """Distance of the scorer: l2 Euclidean, l1 sum of absolute values, l2sq squared Euclidean."""
+    """Distance of the scorer: l2 Euclidean; l1 (PairRE) and moduli (RotatE) add absolute values."""
 
     epochs: PositiveInt = 30
     """Passes over the training triples."""
@@ -55,12 +54,6 @@ class MedConfig(Config):
     """One set of negatives per chunk, or each positive its own."""
     filter_known: bool = True
     """Leave out negatives that are training triples (the true entity is always left out)."""
-    degree_share: Fraction = 0.0
-    """Share of the negatives drawn in proportion to degree; the rest is uniform."""
-    subsampling: bool = False
-    """Weight positives by one over the root of how often (head, relation) and (relation, tail)
-    occur.
-    """
     own_answer: NonNegativeFloat = 0.0
     """Weight of the loss that keeps a query's own entity from answering it, where the relation is
     mostly not symmetric; 0 switches it off.
@@ -78,8 +71,8 @@ class MedConfig(Config):
     """Scale an entity back to its starting length after every step; for PairRE, whose scores do not
     know lengths: else vectors grow and are turned less and less.
     """
-    optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
-    """Adagrad with one number per row and segment, Adam on touched rows, or on the whole table."""
+    optimiser: Literal["adagrad", "lazy_adam"] = "adagrad"
+    """Adagrad with one number per row and segment, or Adam on touched rows."""
     init_norm: PositiveFloat = 1.0
     """Expected length of a full vector at the start."""
 
@@ -109,9 +102,7 @@ class MedConfig(Config):
     """How strongly the full size teaches each prefix how to rank a positive and its negatives, one
     for all dims or one per dim; the last, of the teacher itself, does nothing.
     """
-    ml_reduction: Literal["balanced", "joint"] = "balanced"
-    """Mean over positives plus mean over negatives, or one mean over all."""
-    positive_weights: Literal["uniform", "recip_dist", "prob", "neg_score", "literal"] = "uniform"
+    positive_weights: Literal["uniform", "recip_dist", "prob"] = "uniform"
     """Evolutionary improvement of positives: how the next smaller model's score weighs a triple."""
     positive_temperature: NonNegativeFloat = 1.0
     """w1: how sharply positives are weighted."""
@@ -119,17 +110,12 @@ class MedConfig(Config):
     """Whose scores weigh the negatives: the model's own, the next smaller model's, or nobody's."""
     negative_norm: Literal["per_positive", "batch"] = "per_positive"
     """Weights of negatives sum to one per positive, or over the whole chunk."""
-    dlw: Literal["off", "fixed", "literal", "normalised", "uncertainty"] = "off"
-    """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned in one of three ways."""
+    dlw: Literal["off", "fixed", "literal"] = "off"
+    """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned."""
     w3: float = 1.0
     """Starting value of w3."""
     w3_lr: NonNegativeFloat = 1e-3
     """Learning rate of w3 where it is learned."""
-    submodels: Literal["all", "one"] | PositiveInt = "all"
-    """Sub-models trained per step: all, one with its neighbours, or that many drawn at random."""
-    rotate_at: OpenFraction | None = None
-    """Train the full size alone up to this part of the run, then turn it onto its principal axes.
-    """
 
     patience: PositiveInt | None = None
     """Stop after this many validations without a better mean MRR; null trains to the end."""
@@ -150,8 +136,6 @@ class MedConfig(Config):
     """Memory that the training may take, such as 4GiB, which is what null means for table mmap;
     other tables then may take what is free.
     """
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Number type of the matrix products."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the arithmetic runs."""
     threads: PositiveInt | None = None
@@ -187,8 +171,6 @@ class MedConfig(Config):
             raise ValueError(f"norm of {self.scorer} must be one of {', '.join(norms)}")
         if self.positive_weights == "recip_dist" and norms[self.norm] == "product":
             raise ValueError("positive_weights recip_dist needs a distance; inner products: prob")
-        if self.rotate_at is not None and self.scorer != "transe":
-            raise ValueError("rotate_at needs scorer transe: others change under rotation")
         if any(self.drops) and norms[self.norm] in ("distance", "moduli"):
             raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
         if self.keep_length and norms[self.norm] not in ("paired", "paired_sums"):
@@ -201,22 +183,10 @@ class MedConfig(Config):
                 raise ValueError(
                     f"{len(value)} {name}s for {len(self.dims)} dims; give one per dim"
                 )
-        if self.rotate_at is not None and self.norm == "l1":
-            raise ValueError("rotate_at needs norm l2 or l2sq: L1 distances change under rotation")
-        if self.rotate_at is not None and self.optimiser != "adagrad":
-            raise ValueError(
-                "rotate_at needs optimiser adagrad: only its state survives a rotation"
-            )
         if self.memory is not None:
             parse_bytes(self.memory, "memory")
-        if self.table == "mmap" and self.rotate_at is not None:
-            raise ValueError("rotate_at needs the whole table in memory: use table fp32 or bf16")
         if self.table == "mmap" and self.device == "cuda":
             raise ValueError("table mmap is for the CPU: use device cpu")
-        if self.table != "fp32" and self.optimiser == "adam":
-            raise ValueError(
-                f"table {self.table} needs optimiser adagrad or lazy_adam: adam moves every row"
-            )
         return self
 
     @property

@@ -39,11 +39,9 @@ from medapps.train.memory import (
     peak_rss_bytes,
 )
 from medapps.train.process_group import ALONE, Peers
-from medapps.train.random_streams import SUBMODELS, stream
-from medapps.train.step import PHASES, Clock, Step, Tiers
+from medapps.train.step import PHASES, Clock, Step
 from medapps.train.tables.bf16 import as_numpy
 from medapps.train.tables.mmap import WorkingSet
-from medapps.train.tables.rotate import turn_to_principal_axes
 
 LOOK = 16
 """The loss is evaluated at every LOOK-th step; its gradient at every step."""
@@ -120,7 +118,6 @@ class _Training:
         self.scorer = make_scorer(
             config.scorer,
             config.norm,
-            bf16=config.precision == "bf16",
             from_larger=config.from_larger,
         )
         width = self.scorer.widths(config.dims[-1])[0]
@@ -174,22 +171,17 @@ class _Training:
         self.loss = float("nan")
         self.figures: dict[str, float] = {}
         device = self.tables.entities.device
-        self._tiers = lru_cache(maxsize=256)(partial(make_tiers, config, self.scorer, device))
+        self._tiers = lru_cache(maxsize=2)(partial(make_tiers, config, self.scorer, device))
 
     def run(self) -> Embedding:
         config, at = self.config, self.at
         total = config.epochs * self.sampler.steps
-        turn = -1 if config.rotate_at is None else int(config.rotate_at * total)
         done = 0
         shown = begun = perf_counter()
         while at.epoch < config.epochs and not self._out_of_patience():
             epoch_began, first = perf_counter(), at.step
             while at.step < self.sampler.steps:
-                if at.count == turn:
-                    turn_to_principal_axes(self.tables.entities, self.tables.relations, self.peers)
-                    self.tables.entity_optimiser.forget_axes()
-                    self.tables.relation_optimiser.forget_axes()
-                self._update(total, turn)
+                self._update(total)
                 done += 1
                 now = perf_counter()
                 stop, save = self.peers.any(
@@ -210,17 +202,17 @@ class _Training:
                 self._save()
         return self._finish()
 
-    def _update(self, total: int, turn: int) -> None:
+    def _update(self, total: int) -> None:
         config, at = self.config, self.at
         self.clock.mark(None)
         if self.working is not None:
             self._move_working_set()
         batch = self.sampler.batch(at.epoch, at.step)
         self.clock.mark("sample")
-        learned = config.dlw in ("literal", "normalised", "uncertainty")
+        learned = config.dlw == "literal"
         value = learned or at.count % LOOK == 0
         lr = config.lr * (1 - at.count / total if config.decay else 1.0)
-        tiers = self._active(turn)
+        tiers = self._tiers(at.w3 if learned else config.w3)
         ei, ml = self.step(batch, tiers, lr, at.count, value=value)
         if ei is not None:
             loss = float((tiers.models.share[:, 0, 0] * ei).sum() + ml)
@@ -231,7 +223,7 @@ class _Training:
                 )
             at.loss_sum, at.loss_count = at.loss_sum + loss, at.loss_count + 1
             self.loss = at.loss_sum / at.loss_count
-            if learned and len(tiers.dims) == len(config.dims):
+            if learned:
                 at.w3 = step_w3(config.dlw, at.w3, ei, config.dims, config.w3_lr)
         at.step, at.count = at.step + 1, at.count + 1
 
@@ -242,21 +234,6 @@ class _Training:
             self.working.move(ranges)
             forget(self.train)
             forget(self.graph.train)
-
-    def _active(self, turn: int) -> Tiers:
-        """The sub-models of this step."""
-        n, mode = len(self.config.dims), self.config.submodels
-        if self.at.count < turn:
-            return self._tiers((n - 1,), None, None)
-        w3 = None if self.config.dlw in ("off", "fixed") else self.at.w3
-        if mode == "all" or n == 1 or (isinstance(mode, int) and mode >= n):
-            return self._tiers(tuple(range(n)), None, w3)
-        draws = stream(self.seed, SUBMODELS, self.at.count)
-        if isinstance(mode, int):
-            drawn = np.sort(draws.choice(n, mode, replace=False))
-            return self._tiers(tuple(int(i) for i in drawn), None, w3)
-        centre = int(draws.integers(n))
-        return self._tiers(tuple(range(max(0, centre - 1), min(n, centre + 2))), centre, w3)
 
     def _end_epoch(self, seconds: float, triples: int) -> None:
         at, config = self.at, self.config

@@ -95,7 +95,7 @@ def needed_bytes(
         "optimiser": optimiser,
         "best state": tables if best_in_memory else 0,
         "step": step_bytes(entities, width, config),
-        "known triples": known + (32 * triples if config.subsampling else 0),
+        "known triples": known,
     }
     if config.table == "mmap":
         plan = plan_mapped(entities, relations, width, triples, config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-INIT, ORDER, NEGATIVES, SUBMODELS, HOLDOUT, CANDIDATES, ROUNDING, DROPS = range(8)
+INIT, ORDER, NEGATIVES, HOLDOUT, CANDIDATES, ROUNDING, DROPS = 0, 1, 2, 4, 5, 6, 7
 """Purposes: streams that never meet."""
 BLOCK = 4096
 """Rows of a table that are drawn together."""

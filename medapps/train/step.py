@@ -68,14 +68,12 @@ class Asked:
 
     distance: Tensor  # (n, b)
     pull: Tensor  # (n, b): dL/dD so far
-    weight: Tensor | None  # (b,)
     of: int
     """Positives in the whole batch."""
 
     def part(self, start: int, stop: int) -> Asked:
         """Those from start to stop; `pull` stays shared."""
-        weight = None if self.weight is None else self.weight[start:stop]
-        return Asked(self.distance[:, start:stop], self.pull[:, start:stop], weight, self.of)
+        return Asked(self.distance[:, start:stop], self.pull[:, start:stop], self.of)
 
 
 class Step:
@@ -126,19 +124,15 @@ class Step:
             self.scorer.query(source[part], used[part], chunk.side, query[part])
         distance, seen = self.scorer.aligned(query, target.unsqueeze(1), tiers.bounds)
         clock.mark("score")
-        weight = None if batch.weight is None else torch.from_numpy(batch.weight).to(self.device)
-        negatives = batch.chunks[0].negatives.shape[-1]
         near = distance[..., 0]  # (n, b)
         ei, ml, pull = positives(
             near,
             tiers.models,
             self.weights,
-            negatives,
-            weight,
             of=batch.of,
             softmax=self.peers.softmax,
         )
-        asked = Asked(near, pull, weight, batch.of)
+        asked = Asked(near, pull, batch.of)
         clock.mark("loss")
 
         total = None
@@ -212,10 +206,6 @@ class Step:
     def _move(
         self, table: Tensor, optimiser: Optimiser, ids: Tensor, grad: Tensor, lr: float, count: int
     ) -> None:
-        if (
-            grad.shape[1] < table.shape[1]
-        ):  # a step of smaller sub-models leaves later columns alone
-            grad = torch.nn.functional.pad(grad, (0, table.shape[1] - grad.shape[1]))
         optimiser.step(table, ids, grad, lr, count)
 
     def _own(
@@ -325,7 +315,6 @@ class Step:
             masked,
             (score, spare, grad),
             value=value,
-            rows=asked.weight,
             positive=(asked.distance, asked.pull),
         )
 

@@ -25,7 +25,7 @@ def test_dt_is_a_med_training_with_one_prefix(graph, train):
 def test_settings_of_several_prefixes_do_not_reach_one_alone():
     med = MedConfig(
         dims=(4, 16), margin=(3.0, 6.0), ml_down=1.0, negative_weights="smaller", dlw="fixed",
-        negative_norm="batch", submodels="one", rotate_at=0.5, patience=2, epochs=7, lr=0.3,
+        negative_norm="batch", patience=2, epochs=7, lr=0.3,
     )  # fmt: skip
     config = alone(med, 4)
     plain = MedConfig(

@@ -73,7 +73,7 @@ def test_a_step_moves_by_the_gradient_without_the_dropped_coordinates(graph, nam
     weights = Weights.of(config, bounded=scorer.bounded)
     step = Step(scorer, weights, Tables(made.entities, made.relations, *kept), clock=Clock())
     with torch.no_grad():
-        step(batch, make_tiers(config, scorer, CPU), lr=1.0, count=0, value=False)
+        step(batch, make_tiers(config, scorer, CPU, 1.0), lr=1.0, count=0, value=False)
     torch.testing.assert_close(kept[0].grad, e.grad, atol=2e-5, rtol=2e-3)
     torch.testing.assert_close(kept[1].grad, r.grad, atol=2e-5, rtol=2e-3)
 

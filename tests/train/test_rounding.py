@@ -120,8 +120,3 @@ def test_other_tools_read_the_table_as_bfloat16(tmp_path):
     trained.save(tmp_path / "bf16")
     read = safetensors.load_file(tmp_path / "bf16" / "vectors.safetensors")["entities"]
     assert read.dtype == torch.bfloat16 and torch.equal(read, as_tensor(trained.entities))
-
-
-def test_dense_adam_is_refused():
-    with pytest.raises(ValueError, match="needs optimiser adagrad or lazy_adam"):
-        MedConfig(table="bf16", optimiser="adam")

@@ -22,8 +22,6 @@ class Product:
     """Minus the inner product of a query and an entity."""
 
     norm: str = "dot"
-    bf16: bool = False
-    """Matrix products in bfloat16."""
     from_larger: float = 1.0
     """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = False
@@ -47,7 +45,7 @@ class Product:
 
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
         """D of query (B, width) and every entity (N, width), into out (n, B, N)."""
-        return products(query, entity, bounds, out, alpha=-1.0, bf16=self.bf16)
+        return products(query, entity, bounds, out, alpha=-1.0)
 
     def pairs_backward(
         self,
@@ -62,7 +60,7 @@ class Product:
         """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
         chain_back_(grad, self.from_larger)
         ends = (query, entity, bounds, dquery, dentity)
-        products_backward(grad, *ends, alpha=-1.0, bf16=self.bf16)
+        products_backward(grad, *ends, alpha=-1.0)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): rounding of a float32 product grows with both lengths."""

@@ -24,24 +24,16 @@ def products(
     *,
     alpha: float = 1.0,
     add: Tensor | None = None,
-    bf16: bool = False,
 ) -> Tensor:
     """P (n, B, N) of x (B, width) and y (N, width) into `out`; `add` (n, N) is c."""
-    even = not bf16 and even_width(bounds)
-    if even:
+    if even := even_width(bounds):
         left, right = (z.view(len(z), -1, even).transpose(0, 1) for z in (x, y))
         start = x.new_zeros(()).expand(len(bounds) - 1, 1, 1) if add is None else add.unsqueeze(1)
         beta = 0.0 if add is None else 1.0
         torch.baddbmm(start, left, right.mT, beta=beta, alpha=alpha, out=out)
         return chain_(out)
-    if bf16:
-        x, y = x.bfloat16(), y.bfloat16()
     for j, (a, b) in enumerate(pairwise(bounds)):
-        if bf16:
-            torch.mul(x[:, a:b] @ y[:, a:b].T, alpha, out=out[j])
-            if add is not None:
-                out[j].add_(add[j])
-        elif add is not None:
+        if add is not None:
             torch.addmm(add[j], x[:, a:b], y[:, a:b].T, alpha=alpha, out=out[j])
         else:
             torch.addmm(out[j], x[:, a:b], y[:, a:b].T, beta=0.0, alpha=alpha, out=out[j])
@@ -59,22 +51,14 @@ def products_backward(
     dy: Tensor,
     *,
     alpha: float = 1.0,
-    bf16: bool = False,
 ) -> None:
     """Add to dx and dy for G (n, B, N)."""
-    even = not bf16 and even_width(bounds)
-    if even:  # products with the long side last run several times faster
+    if even := even_width(bounds):  # products with the long side last run several times faster
         for to, other, g in ((dx, y, grad.mT), (dy, x, grad)):
             cut = other.view(len(other), -1, even).permute(1, 2, 0)  # (n, even, rows)
             part = torch.bmm(cut, g).permute(2, 0, 1)
             to.view(len(to), -1, even).add_(part, alpha=alpha)
         return
-    wide = grad.bfloat16() if bf16 else grad
-    left, right = (x.bfloat16(), y.bfloat16()) if bf16 else (x, y)
     for j, (a, b) in enumerate(pairwise(bounds)):
-        if bf16:
-            dx[:, a:b].add_(wide[j] @ right[:, a:b], alpha=alpha)
-            dy[:, a:b].add_(wide[j].T @ left[:, a:b], alpha=alpha)
-        else:
-            dx[:, a:b].addmm_(grad[j], y[:, a:b], alpha=alpha)
-            dy[:, a:b].addmm_(grad[j].T, x[:, a:b], alpha=alpha)
+        dx[:, a:b].addmm_(grad[j], y[:, a:b], alpha=alpha)
+        dy[:, a:b].addmm_(grad[j].T, x[:, a:b], alpha=alpha)

@@ -33,8 +33,6 @@ class Moduli:
     """The sum of the absolute values of complex differences."""
 
     norm: str = "moduli"
-    bf16: bool = False
-    """Has no matrix products to do in bfloat16."""
     from_larger: float = 1.0
     """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = True

@@ -29,8 +29,6 @@ class PairedSums:
     """The sum of absolute differences of two stretched points that come from the unit sphere."""
 
     norm: str = "l1"
-    bf16: bool = False
-    """Has no matrix products to do in bfloat16."""
     from_larger: float = 1.0
     """Part of what moves a size that also moves the next smaller one inside it."""
     bounded: bool = True

@@ -91,10 +91,6 @@ class Pairs:
         pair, _ = self._at(epoch, step)
         return tuple(self.partitions.range(part) for part in self.partitions.members(pair))
 
-    def span(self, epoch: int, step: int) -> tuple[int, int]:
-        pair, _ = self._at(epoch, step)
-        return int(self._starts[pair]), int(self._starts[pair + 1])
-
     def _at(self, epoch: int, step: int) -> tuple[int, int]:
         """The pair of a step, and which of its batches the step is."""
         pairs, ends = _visits(self, epoch)

@@ -38,9 +38,6 @@ class Order(Protocol):
     def entities(self, epoch: int, step: int) -> Ranges:
         """Ranges of entities from which negatives are drawn."""
 
-    def span(self, epoch: int, step: int) -> tuple[int, int]:
-        """The triples whose ends are all in these ranges: from, to."""
-
 
 @dataclass(frozen=True)
 class Shuffle:
@@ -81,6 +78,3 @@ class Shuffle:
 
     def entities(self, epoch: int, step: int) -> Ranges:
         return ((0, self.count),)
-
-    def span(self, epoch: int, step: int) -> tuple[int, int]:
-        return 0, self.triples

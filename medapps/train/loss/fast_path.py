@@ -25,7 +25,6 @@ def quick_pairs(
     weights: Weights,
     batch: int,
     buffers: tuple[Tensor, Tensor, Tensor],
-    rows: Tensor | None,
     positive: tuple[Tensor, Tensor] | None,
 ) -> None:
     """The gradient of the usual choices, a few sub-models at a time to stay in the cache.
@@ -48,8 +47,6 @@ def quick_pairs(
         if not weights.plain_powers:
             shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
         factor = _quick_part(distance[part], some, share, work, shift)
-        if rows is not None:
-            factor *= rows.view(1, -1, 1)
         kd = None
         if taught and positive is not None and near is not None:
             own = -some.scale * near - (0.0 if shift is None else shift)

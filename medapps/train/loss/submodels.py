@@ -24,7 +24,6 @@ class Weights:
     negative_norm: str = "per_positive"
     ml_down: float = 0.0
     ml_up: float = 0.0
-    ml_joint: bool = False
     own_answer: float = 0.0
     penalty: float = 0.0
     plain_powers: bool = False
@@ -43,7 +42,6 @@ class Weights:
             negative_norm=config.negative_norm,
             ml_down=config.ml_down,
             ml_up=config.ml_up,
-            ml_joint=config.ml_reduction == "joint",
             own_answer=config.own_answer,
             penalty=config.penalty,
             plain_powers=bounded and max(highest) < HIGHEST,

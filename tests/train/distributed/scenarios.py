@@ -30,16 +30,14 @@ from tests.train.conftest import make_graph
 GRAPH = make_graph()
 SMALL = {"dims": (4, 16), "epochs": 2, "batch": 28, "chunk": 16, "negatives": 16, "margin": 1.0}
 QUIET = {"threads": 1, "every": 1, "lr": 0.1}
-RARE = {"submodels": "one", "own_answer": 0.3, "positive_weights": "prob", "degree_share": 0.5}
+RARE = {"own_answer": 0.3, "positive_weights": "prob", "negative_weights": "smaller"}
 CONFIGS = {
     "usual": MedConfig(**SMALL, **QUIET),
-    "stages": MedConfig(
-        **SMALL, **QUIET, dlw="normalised", rotate_at=0.4, patience=50, subsampling=True
-    ),
+    "stages": MedConfig(**SMALL, **QUIET, dlw="literal", patience=50),
     "rare": MedConfig(**SMALL, **QUIET, **RARE),
-    "mutual": MedConfig(**SMALL, **QUIET, ml_down=1.0, ml_up=0.5, ml_reduction="joint"),
+    "mutual": MedConfig(**SMALL, **QUIET, ml_down=1.0, ml_up=0.5),
     "paper": paper(**SMALL | {"chunk": 20}, threads=1),
-    "adam": MedConfig(**SMALL, **QUIET | {"lr": 0.01}, optimiser="adam"),
+    "adam": MedConfig(**SMALL, **QUIET | {"lr": 0.01}, optimiser="lazy_adam"),
     "pairre": MedConfig(**SMALL, **QUIET, scorer="pairre"),
     "kept": MedConfig(
         **SMALL, **QUIET | {"lr": 0.05}, scorer="pairre", keep_length=True, relation_rate=0.5

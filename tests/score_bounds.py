@@ -6,14 +6,13 @@ does (kernels "distance" and "moduli"), a distance moves no more than its ends:
 
     l1, moduli   |dD| <= w (u_h + u_t)
     l2           |dD| <= e_h + e_t =: b
-    l2sq         |dD| <= b (2 sqrt(D) + b)
 
 A product multiplies by a relation, no number of an end by more than L, the largest sum of absolute
 values in a coordinate of the relation; PairRE (kernels "paired" and "paired_sums") does so with
 ends of length one, which move by at most 2 e / |end|:
 
     product      |dD| <= L (e_h |t| + |h| e_t + e_h e_t)
-    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b, squared as above; sums: sqrt(w) b
+    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b; sums: sqrt(w) b
 
 The score moves by c |dD|; relations stay float32. A last part in a million covers float32 sums.
 """
@@ -38,7 +37,6 @@ def score_error(
     kernel, root = rule.KERNELS[spec.norm], np.sqrt(np.float32(head.shape[1]))
     moved = [root * coordinate_error(end, dtype) for end in (head, tail)]
     exact = rule.score(head, relation, tail, spec)
-    distance = (np.float32(spec.margin) - exact) / np.float32(spec.scale)
     lengths = [np.sqrt(np.square(end).sum(1)) for end in (head, tail)]
     dim = head.shape[1] // rule.REALS[0]
     factor = np.abs(relation).reshape(len(relation), dim, -1).sum(2).max(1, initial=0)  # L
@@ -54,8 +52,5 @@ def score_error(
         change = moved[0] + moved[1]
     if spec.norm in SUMS:
         change = root * change
-    if spec.norm == "l2sq":
-        change = change * (2 * np.sqrt(np.maximum(distance, 0)) + change)
-        sizes = np.square(sizes)
     rounding = _ROUNDING * (np.float32(spec.scale) * sizes + np.abs(exact) + abs(spec.margin))
     return (np.float32(spec.scale) * change + rounding).astype(np.float32)
