@@ -186,7 +186,7 @@ def work(options: argparse.Namespace) -> None:
         json.dumps(
             {
                 "seconds_per_step": seconds,
-                "triples_per_second": config.batch / seconds,
+                "triples_per_second": config.sampling.batch / seconds,
                 **grown,
                 "counted_bytes_per_step": counted,
                 "kernel_bytes_per_step": (marks[1][1] - marks[0][1]) / options.steps,
@@ -216,7 +216,7 @@ def predicted(options: argparse.Namespace, world: int, entities: int) -> float:
     for step in steps:
         parts = [replace(whole, part=(rank, world)).batch(0, step) for rank in range(world)]
         sizes = {"width": width, "relation_width": width}
-        number = 2 if config.table == "bf16" else 4
+        number = 2 if config.hardware.table == "bf16" else 4
         each = sent_bytes(parts, entities, RELATIONS, **sizes, number=number)
         total += sum(sum(one.values()) for one in each)
     return total / len(steps)

@@ -82,7 +82,7 @@ def contender(
         square = torch.zeros(entities, len(config.dims))
         optimiser = replace(small.entity_optimiser, state={"square": square})
         tables = Tables(like.entities, like.relations, optimiser, small.relation_optimiser)
-    known = KnownTriples.of(triples, entities) if config.filter_known else None
+    known = KnownTriples.of(triples, entities) if config.sampling.filter_known else None
     return Contender(
         Step(scorer, Weights.of(config, bounded=scorer.bounded), tables, clock=Clock()),
         make_tiers(config, scorer, CPU, 1.0),
@@ -137,13 +137,15 @@ def fractions(c: Contender, config: MedConfig, speed: dict[str, float]) -> dict[
     row that must be read or written once.
     """
     width, n = config.dims[-1] * RULES[config.scorer].REALS[0], len(config.dims)
-    rows = 2 * config.batch + config.negatives * -(-config.batch // config.chunk)
+    rows = 2 * config.sampling.batch + config.sampling.negatives * -(
+        -config.sampling.batch // config.sampling.chunk
+    )
     steps = c.done - 3
-    flops = 3 * 2 * config.batch * config.negatives * width
+    flops = 3 * 2 * config.sampling.batch * config.sampling.negatives * width
     traffic = {
-        "gather": 4 * width * 2 * (rows + config.batch),
-        "loss": 4 * n * config.batch * config.negatives * 2,
-        "update": 4 * width * 3 * (rows + config.batch),
+        "gather": 4 * width * 2 * (rows + config.sampling.batch),
+        "loss": 4 * n * config.sampling.batch * config.sampling.negatives * 2,
+        "update": 4 * width * 3 * (rows + config.sampling.batch),
     }
     out: dict[str, Any] = {}
     for phase in PHASES:
@@ -253,7 +255,10 @@ def times_pykeen(config: MedConfig, triples: np.ndarray, rounds: int) -> dict[st
             theirs.append(epoch())
     mine = zip(ours.wall, ours.cpu, strict=True)
     ratios = [
-        [peer / size / (own / config.batch) for peer, own in zip(pair, own_pair, strict=True)]
+        [
+            peer / size / (own / config.sampling.batch)
+            for peer, own in zip(pair, own_pair, strict=True)
+        ]
         for pair, own_pair in zip(theirs, mine, strict=True)
     ]
     return {
@@ -278,7 +283,7 @@ def by_entities(shape: dict[str, Any], steps: int) -> dict[str, float]:
     for _ in range(5):
         for runner in runners.values():
             runner.run(steps)
-    return {str(size): 1e6 * median(r.wall) / config.batch for size, r in runners.items()}
+    return {str(size): 1e6 * median(r.wall) / config.sampling.batch for size, r in runners.items()}
 
 
 def by_triples(shape: dict[str, Any]) -> dict[str, float]:

@@ -60,7 +60,7 @@ def choose_assistant(order: Order) -> tuple[int, float]:
     mrr, seconds = {}, 0.0
     for dim in (order.dim, *between, teacher):
         config = alone(
-            order.train, dim, epochs=short.epochs, every=short.epochs, valid_triples=short.triples
+            order.train, dim, epochs=short.epochs, every=short.epochs, triples=short.triples
         )
         figures = train_med(order.graph, config, seed=order.seed, stop=order.watch.asked).metrics
         mrr[dim] = figures["best_valid_mrr"]

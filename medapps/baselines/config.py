@@ -20,7 +20,7 @@ class SearchConfig(Config):
 
     when: Literal["auto", "on", "off"] = "auto"
     """auto: where the graph has validation triples; on: else by training triples that the trials
-    hold out (train.valid_fraction); off: the defaults for that size.
+    hold out (train.validation.fraction); off: the defaults for that size.
     """
     margins: tuple[PositiveFloat, ...] = (0.7, 1.0, 1.4)
     """Margins that are tried first, as multiples of the default one."""

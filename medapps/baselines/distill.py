@@ -93,7 +93,7 @@ def distill(
         )
     keep_pages()
     threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(config.hardware.threads or len(os.sched_getaffinity(0)))
     try:
         with torch.no_grad():
             loop = _Loop(graph, teacher, config, phases, seed, watch)
@@ -127,7 +127,7 @@ class _Loop:
         width = config.dims[-1] * RULES[config.scorer].REALS[0]
         needed = needed_bytes(entities, relations, width, len(train), config, best_in_memory=False)
         check_memory(needed | {"teacher": teacher.nbytes if self.both else 0}, config)
-        index = KnownTriples.of(train, entities) if config.filter_known else None
+        index = KnownTriples.of(train, entities) if config.sampling.filter_known else None
         self.sampler = sampler_of(train, entities, config, seed, index)
         self.student = fresh(config, entities, relations, seed)
         self.teacher = known(teacher, config, learns=self.both)
@@ -182,7 +182,7 @@ class _Loop:
         view, shown = self.student.look(batch, masked), self.teacher.look(batch, masked)
         seen = Seen(self.student, view, self.teacher, shown, masked, done)
         value, pull, other = phase.loss(seen)
-        lr = config.lr * phase.rate * (1 - done if config.decay else 1.0)
+        lr = config.optimiser.lr * phase.rate * (1 - done if config.optimiser.decay else 1.0)
         self.student.learn(view, pull.positive, pull.negative, lr, at.count, pull.ends)
         if other is not None:
             rate = 0.0 if still else lr
@@ -205,7 +205,7 @@ class _Loop:
             return loss
         raise MedappsError(
             f"The student's loss is {loss} in epoch {self.at.epoch + 1}.",
-            fix=f"Lower the learning rate: --set train.lr={self.config.lr / 3:.2g}.",
+            fix=f"Lower the learning rate: --set train.lr={self.config.optimiser.lr / 3:.2g}.",
         )
 
     def _tell(self) -> None:
@@ -214,7 +214,7 @@ class _Loop:
         if watch.stop is not None and (number := watch.stop()):
             self._save()
             raise Interrupted(f"Stopped in epoch {at.epoch + 1}, step {at.step}.", int(number))
-        if now - self.saved > self.config.checkpoint_seconds:
+        if now - self.saved > self.config.hardware.checkpoint_seconds:
             self._save()
         if watch.progress is None or now - self.shown < 0.1:
             return
@@ -227,7 +227,7 @@ class _Loop:
                 step=at.step,
                 steps=self.sampler.steps,
                 loss=self.loss,
-                triples_per_second=speed * self.config.batch,
+                triples_per_second=speed * self.config.sampling.batch,
                 seconds_left=(self.epochs * self.sampler.steps - at.count) / speed,
             )
         )

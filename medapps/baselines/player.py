@@ -217,7 +217,7 @@ def fresh(config: MedConfig, entities: int, relations: int, seed: int) -> Player
     scorer = make_scorer(config.scorer, config.norm)
     tables = make_tables(config, scorer, entities, relations, seed, torch.device("cpu"))
     spec = ScoreSpec(config.scorer, config.norm, 1.0, config.margins[-1])
-    return Player(tables, spec, config.dims[-1], scorer, config.penalty, drops=True)
+    return Player(tables, spec, config.dims[-1], scorer, config.loss.penalty, drops=True)
 
 
 def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:
@@ -230,12 +230,12 @@ def known(crop: Crop, config: MedConfig, *, learns: bool) -> Player:
             torch.from_numpy(np.array(table) if learns else np.asarray(table))
             for table in (crop.entities, crop.relations)
         )
-    length = config.init_norm if config.keep_length else None
-    name = config.optimiser if learns else "adagrad"
+    length = config.optimiser.init_norm if config.optimiser.keep_length else None
+    name = config.optimiser.name if learns else "adagrad"
     tables = Tables(
         e,
         r,
         make_optimiser(name, e, length=length),
-        make_optimiser(name, r, rate=config.relation_rate),
+        make_optimiser(name, r, rate=config.optimiser.relation_rate),
     )
     return Player(tables, crop.spec, crop.dim, scorer)

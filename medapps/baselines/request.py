@@ -94,7 +94,7 @@ def valid_mrr(crop: Crop, graph: Graph, train: MedConfig, seed: int) -> float | 
     if crop.relations is None or not len(graph.valid):
         return None
     _, valid = split_validation(graph, train, seed)
-    many = len(graph.entities) > train.valid_candidates
+    many = len(graph.entities) > train.validation.candidates
     ranks = rank_tables(
         crop.entities,
         crop.relations,
@@ -102,7 +102,7 @@ def valid_mrr(crop: Crop, graph: Graph, train: MedConfig, seed: int) -> float | 
         (crop.spec,),
         valid,
         graph.known,
-        candidates=train.valid_candidates if many else None,
+        candidates=train.validation.candidates if many else None,
         seed=seed,
     )
     return mean_mrr(ranks)[crop.dim]

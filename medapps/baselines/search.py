@@ -45,15 +45,15 @@ def choose(
     Trials are kept in `folder`: a search that was cut off goes on, and is made once for all seeds.
     """
     start = alone(train, dim)
-    given, held_out = len(graph.valid) > 0, train.valid_fraction > 0
+    given, held_out = len(graph.valid) > 0, train.validation.fraction > 0
     if search.when == "on" and not (given or held_out):
         raise MedappsError(
             f"{graph.name} has no validation triples to choose margin and rate by.",
             fix="Put a valid.parquet beside the graph, hold some out with --set "
-            "train.valid_fraction=0.02, or use --set baseline.search.when=off.",
+            "train.fraction=0.02, or use --set baseline.search.when=off.",
         )
     if search.when == "off" or (search.when == "auto" and not given):
-        return Choice(start.margins[-1], start.lr, start.penalty)
+        return Choice(start.margins[-1], start.optimiser.lr, start.loss.penalty)
     passes = trial_passes(train, dim, search)
     key = digest_of([graph.digest, start.plain(), search.plain(), passes])[:16]
     file = folder and folder / f"{key}.json"
@@ -67,7 +67,7 @@ def choose(
     def trial(margin: float, penalty: float, lr: float) -> float:
         at = (margin, penalty, lr)
         if at not in known:
-            short = {"epochs": passes, "every": passes, "valid_triples": search.triples}
+            short = {"epochs": passes, "every": passes, "triples": search.triples}
             if not given:
                 short["patience"] = 1  # what holds triples out
             config = alone(train, dim, margin=margin, lr=lr, penalty=penalty, **short)
@@ -93,12 +93,18 @@ def choose(
         return value
 
     margin = best(
-        "margin", start.margins[-1], search.margins, lambda m: trial(m, start.penalty, start.lr)
+        "margin",
+        start.margins[-1],
+        search.margins,
+        lambda m: trial(m, start.loss.penalty, start.optimiser.lr),
     )
     penalty = best(
-        "penalty", start.penalty, (1.0, *search.penalties), lambda p: trial(margin, p, start.lr)
+        "penalty",
+        start.loss.penalty,
+        (1.0, *search.penalties),
+        lambda p: trial(margin, p, start.optimiser.lr),
     )
-    lr = best("lr", start.lr, (1.0, *search.rates), lambda r: trial(margin, penalty, r))
+    lr = best("lr", start.optimiser.lr, (1.0, *search.rates), lambda r: trial(margin, penalty, r))
     seconds = sum(item["seconds"] for item in trials)
     return Choice(margin, lr, penalty, seconds, tuple(trials), tuple(at_edge))
 

@@ -34,8 +34,8 @@ def alone(
         "init_norm": default_length(train, dim),
     }
     if RULES[train.scorer].RELATIONS == "angles" and train.norm in SUMS:
-        ratio = train.lr / default_rate(train, dim)  # angles are as large in every size
-        usual["relation_rate"] = train.relation_rate * ratio
+        ratio = train.optimiser.lr / default_rate(train, dim)  # angles are as large in every size
+        usual["relation_rate"] = train.optimiser.relation_rate * ratio
     given = ALONE | usual | more
     if margin:
         given["margin"] = margin
@@ -51,20 +51,20 @@ def default_rate(train: MedConfig, dim: int) -> float:
     """
     power = 0.25
     if train.norm in SUMS:
-        power = 0.5 if train.keep_length else train.scale_power
-    return train.lr * (train.dims[-1] / dim) ** power
+        power = 0.5 if train.optimiser.keep_length else train.loss.scale_power
+    return train.optimiser.lr * (train.dims[-1] / dim) ** power
 
 
 def default_length(train: MedConfig, dim: int) -> float:
     """Start length of an entity whose numbers are as large as those of MED's stretched prefix."""
-    if train.norm not in SUMS or train.keep_length:
-        return train.init_norm
-    return train.init_norm * (train.dims[-1] / dim) ** (train.scale_power - 0.5)
+    if train.norm not in SUMS or train.optimiser.keep_length:
+        return train.optimiser.init_norm
+    return train.optimiser.init_norm * (train.dims[-1] / dim) ** (train.loss.scale_power - 0.5)
 
 
 def default_penalty(train: MedConfig, dim: int) -> float:
     """MED's penalty over what makes it weaker there: a small prefix has its scores stretched, and
     several losses move a number.
     """
-    losses = sum(train.from_larger**i for i in range(len(train.dims)))
-    return train.penalty / (losses * (train.dims[-1] / dim) ** train.scale_power)
+    losses = sum(train.loss.from_larger**i for i in range(len(train.dims)))
+    return train.loss.penalty / (losses * (train.dims[-1] / dim) ** train.loss.scale_power)

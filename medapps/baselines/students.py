@@ -25,7 +25,7 @@ def settings_of(order: Order, teacher: Crop, margin: str = "teacher") -> MedConf
     """
     train, dim = order.train, order.dim
     penalty = teacher.about.get("penalty", default_penalty(train, teacher.dim))
-    smaller = (dim / teacher.dim) ** train.scale_power
+    smaller = (dim / teacher.dim) ** train.loss.scale_power
     taken = teacher.spec.margin if margin == "teacher" else None
     return alone(train, dim, margin=taken, penalty=penalty * smaller)
 
@@ -105,7 +105,7 @@ def _crop(
         "epochs": order.train.epochs,
         "margin": learned.student.spec.margin,
         "penalty": learned.student.penalty,
-        "lr": alone(order.train, order.dim).lr,
+        "lr": alone(order.train, order.dim).optimiser.lr,
         "loss": learned.loss,
     }
     return crop_of(

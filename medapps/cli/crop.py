@@ -69,8 +69,8 @@ def crop(
     quality = keep and validation_quality(
         job.workspace,
         source,
-        limit=settings.train.valid_triples,
-        candidates=settings.train.valid_candidates,
+        limit=settings.train.validation.triples,
+        candidates=settings.train.validation.candidates,
     )
     wish = Wish(dim, tier, budget, keep)
     choice = choose(croppable(source), settings.crop, wish, names=names, quality=quality or None)

@@ -182,7 +182,7 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
     raise MedappsError(
         f"{graph.name} has no validation triples, so the share of quality kept is not known.",
         fix="Put a valid.parquet beside its triples, or train with --set train.patience=5 --set "
-        "train.valid_fraction=0.05, which holds some out.",
+        "train.fraction=0.05, which holds some out.",
     )
 
 

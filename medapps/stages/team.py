@@ -172,7 +172,7 @@ def joining(bench: Bench, settings: Settings, *, distributed: bool) -> Iterator[
             fix="Install the versions of constraints.txt (torch 2.13).",
         ) from error
 
-    with joined(settings.train.device) as group:
+    with joined(settings.train.hardware.device) as group:
         group.same(settings.graph.plain() | {"force": bench.force}, "config")
         yield Many(bench if group.rank == 0 else _silent(bench), group)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from medapps.config import put, validate
+from medapps.config import full_key, nested, validate
 from medapps.settings import Settings
 from medapps.study.config import CONTROLS, REFERENCES, StudyConfig, StudyData, StudyTask
 
@@ -24,7 +24,7 @@ def _changed(settings: Settings, changes: dict[str, Any], where: str) -> Setting
         return settings
     values = settings.plain()
     for dotted, value in changes.items():
-        put(values, dotted, value)
+        values = Settings.merged(values, nested(dotted, value))
     return validate(Settings, values, where=where)
 
 
@@ -69,12 +69,17 @@ def quick(settings: Settings, given: Collection[str] = ()) -> Settings:
         "study.limit": min(study.limit or 1000, 1000),
     }
     once = {"study.seeds": study.seeds[:1], "study.repeats": 1}
-    changes = tiny | once | study.quick
+    changes = {full_key(Settings, key): v for key, v in (tiny | once | study.quick).items()}
     data = [
-        item.model_copy(update={"set": {k: v for k, v in item.set.items() if k not in changes}})
+        item.model_copy(
+            update={
+                "set": {k: v for k, v in item.set.items() if full_key(Settings, k) not in changes}
+            }
+        )
         for item in study.data
     ]
-    changes = {key: value for key, value in changes.items() if key not in given}
+    kept = {full_key(Settings, key) for key in given}
+    changes = {key: value for key, value in changes.items() if key not in kept}
     fixed = {"study.name": f"{study.name}-quick", "study.data": [item.plain() for item in data]}
     return _changed(settings, changes | fixed, "study.quick")
 

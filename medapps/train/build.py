@@ -35,22 +35,22 @@ def make_tables(
     `entities` rows of that table from `begin` on; all relations. Working files are in `folder`.
     """
     cuts = [scorer.widths(dim) for dim in config.dims]
-    lengths = scorer.rule.lengths(config.init_norm, config.dims[-1], config.norm)
-    kind = torch.bfloat16 if config.table == "bf16" else torch.float32
-    fresh = partial(working_table, folder) if config.table == "mmap" else None
+    lengths = scorer.rule.lengths(config.optimiser.init_norm, config.dims[-1], config.norm)
+    kind = torch.bfloat16 if config.hardware.table == "bf16" else torch.float32
+    fresh = partial(working_table, folder) if config.hardware.table == "mmap" else None
     shape = (entities, cuts[-1][0])
     e = fresh(shape) if fresh else blank(shape, device, kind)
     fill(e, seed, 0, lengths[0], begin=begin)
     r = start_table(seed, 1, relations, cuts[-1][1], lengths[1], device)
     if scorer.rule.RELATIONS == "signs":
         r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
-    make = partial(make_optimiser, config.optimiser, rate_power=config.rate_power)
-    length = config.init_norm if config.keep_length else None
+    make = partial(make_optimiser, config.optimiser.name, rate_power=config.optimiser.rate_power)
+    length = config.optimiser.init_norm if config.optimiser.keep_length else None
     return Tables(
         e,
         r,
         make(e, (0, *(cut[0] for cut in cuts)), length=length, seed=seed, fresh=fresh),
-        make(r, (0, *(cut[1] for cut in cuts)), rate=config.relation_rate),
+        make(r, (0, *(cut[1] for cut in cuts)), rate=config.optimiser.relation_rate),
     )
 
 
@@ -61,7 +61,7 @@ def make_tiers(
     w3: float,
 ) -> Tiers:
     """All sub-models, their losses weighted by w3."""
-    share = shares(config.dlw, w3, config.dims)
+    share = shares(config.loss.dlw, w3, config.dims)
     return Tiers(
         config.dims,
         bounds_of(scorer, config.dims),

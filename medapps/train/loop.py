@@ -84,7 +84,7 @@ def train_med(
     if not len(graph.train):
         raise MedappsError("The graph has no training triples.")
     threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(config.hardware.threads or len(os.sched_getaffinity(0)))
     try:
         with torch.no_grad():
             return _Training(
@@ -118,11 +118,11 @@ class _Training:
         self.scorer = make_scorer(
             config.scorer,
             config.norm,
-            from_larger=config.from_larger,
+            from_larger=config.loss.from_larger,
         )
         width = self.scorer.widths(config.dims[-1])[0]
         entities, relations = len(graph.entities), len(graph.relations)
-        best_in_memory = config.patience is not None and folder is None
+        best_in_memory = config.validation.patience is not None and folder is None
         first, last = peers.shard(entities)
         sizes = last - first, relations, width, len(self.train)
         needed = needed_bytes(*sizes, config, best_in_memory=best_in_memory)
@@ -130,9 +130,9 @@ class _Training:
         if self.folder is not None:
             writes = needed_disk(*sizes, config)
             peers.agree(partial(check_disk, writes, self.folder, config))
-        elif config.table == "mmap" and config.patience is not None:
+        elif config.hardware.table == "mmap" and config.validation.patience is not None:
             raise MedappsError("A table in a file needs checkpoint_dir to keep its best state.")
-        if config.table == "mmap" and peers.world > 1:
+        if config.hardware.table == "mmap" and peers.world > 1:
             raise MedappsError("--table mmap and --distributed exclude each other.")
         arranged = arrange(self.train, (entities, relations, width), config, seed, self.folder)
         self.train, self.order = arranged.triples, arranged.order
@@ -144,12 +144,12 @@ class _Training:
             last - first,
             relations,
             seed,
-            pick_device(config.device),
+            pick_device(config.hardware.device),
             begin=first,
             folder=self.folder,
         )
         mapped = [self.tables.entities, *self.tables.entity_optimiser.state.values()]
-        self.working = WorkingSet(mapped) if config.table == "mmap" else None
+        self.working = WorkingSet(mapped) if config.hardware.table == "mmap" else None
         self.clock = Clock()
         weights = Weights.of(config, bounded=self.scorer.bounded)
         self.step = Step(self.scorer, weights, self.tables, clock=self.clock, peers=peers)
@@ -157,7 +157,7 @@ class _Training:
         self.sampler = sampler_of(
             self.train, entities, config, seed, arranged.known, part, self.order
         )
-        self.at = Counters(w3=config.w3)
+        self.at = Counters(w3=config.loss.w3)
         self.best: dict[str, Tensor] | None = None
         self.identity = {
             "graph": graph.digest or hashlib.sha256(graph.train.tobytes()).hexdigest(),
@@ -186,7 +186,7 @@ class _Training:
                 now = perf_counter()
                 stop, save = self.peers.any(
                     self.stop is not None and self.stop(),
-                    now - self.saved > max(config.checkpoint_seconds, 20 * self.saving),
+                    now - self.saved > max(config.hardware.checkpoint_seconds, 20 * self.saving),
                 )
                 if stop:
                     self._stopped()
@@ -196,7 +196,7 @@ class _Training:
                     shown = now
                     self._show(done, now - begun, total)
             seconds = perf_counter() - epoch_began
-            self._end_epoch(seconds, len(self.train) - first * config.batch)
+            self._end_epoch(seconds, len(self.train) - first * config.sampling.batch)
             due = perf_counter() - self.saved > 20 * self.saving
             if at.epoch < config.epochs and any(self.peers.any(due)):  # after it, all is saved
                 self._save()
@@ -209,22 +209,22 @@ class _Training:
             self._move_working_set()
         batch = self.sampler.batch(at.epoch, at.step)
         self.clock.mark("sample")
-        learned = config.dlw == "literal"
+        learned = config.loss.dlw == "literal"
         value = learned or at.count % LOOK == 0
-        lr = config.lr * (1 - at.count / total if config.decay else 1.0)
-        tiers = self._tiers(at.w3 if learned else config.w3)
+        lr = config.optimiser.lr * (1 - at.count / total if config.optimiser.decay else 1.0)
+        tiers = self._tiers(at.w3 if learned else config.loss.w3)
         ei, ml = self.step(batch, tiers, lr, at.count, value=value)
         if ei is not None:
             loss = float((tiers.models.share[:, 0, 0] * ei).sum() + ml)
             if not np.isfinite(loss):
                 raise MedappsError(
                     f"The loss is {loss} at epoch {at.epoch + 1}, step {at.step}.",
-                    fix=f"Lower the learning rate: --set train.lr={config.lr / 3:.2g}.",
+                    fix=f"Lower the learning rate: --set train.lr={config.optimiser.lr / 3:.2g}.",
                 )
             at.loss_sum, at.loss_count = at.loss_sum + loss, at.loss_count + 1
             self.loss = at.loss_sum / at.loss_count
             if learned:
-                at.w3 = step_w3(config.dlw, at.w3, ei, config.dims, config.w3_lr)
+                at.w3 = step_w3(config.loss.dlw, at.w3, ei, config.dims, config.loss.w3_lr)
         at.step, at.count = at.step + 1, at.count + 1
 
     def _move_working_set(self) -> None:
@@ -241,12 +241,12 @@ class _Training:
         speed = triples / max(seconds, 1e-9)
         figures = {"loss": self.loss, "triples_per_second": speed}
         figures |= {f"seconds_{phase}": self.clock.seconds[phase] for phase in PHASES}
-        if config.dlw != "off":
+        if config.loss.dlw != "off":
             figures["w3"] = at.w3
         self.clock.seconds.update(dict.fromkeys(PHASES, 0.0))
         at.loss_sum, at.loss_count = 0.0, 0
         last = at.epoch == config.epochs
-        if len(self.valid) and (at.epoch % config.every == 0 or last):
+        if len(self.valid) and (at.epoch % config.validation.every == 0 or last):
             figures |= self._validate()
         self.track.metrics(figures, at.epoch)
         self.figures = self.figures | figures
@@ -255,7 +255,7 @@ class _Training:
         """MRR of every size on the validation triples; keeps the best state if patience is set."""
         config, at = self.config, self.at
         graph = self.graph
-        among = config.valid_candidates
+        among = config.validation.candidates
         if self.working is not None:  # every row that is looked at takes its pages
             self.working.clear()
             among = min(among, self.needed // 4 // (4 * self.tables.entities.shape[1] + 2**13))
@@ -278,7 +278,7 @@ class _Training:
         prefix = "valid_sampled_mrr" if sample else "valid_mrr"
         if mean > at.best_mrr:
             at.best_mrr, at.best_epoch, at.waited = mean, at.epoch, 0
-            if config.patience is not None:
+            if config.validation.patience is not None:
                 self._keep_best()
         else:
             at.waited += 1
@@ -295,7 +295,10 @@ class _Training:
                 self.best[name].copy_(table)
 
     def _out_of_patience(self) -> bool:
-        return self.config.patience is not None and self.at.waited >= self.config.patience
+        return (
+            self.config.validation.patience is not None
+            and self.at.waited >= self.config.validation.patience
+        )
 
     def _state(self) -> dict[str, Tensor]:
         tables = self.tables
@@ -331,7 +334,7 @@ class _Training:
                 step=at.step,
                 steps=self.sampler.steps,
                 loss=self.loss,
-                triples_per_second=speed * config.batch,
+                triples_per_second=speed * config.sampling.batch,
                 seconds_left=(total - at.count) / speed,
             )
         )
@@ -339,7 +342,7 @@ class _Training:
     def _finish(self) -> Embedding:
         config, at, graph = self.config, self.at, self.graph
         tables = {"entities": self.tables.entities, "relations": self.tables.relations}
-        if config.patience is not None and at.best_epoch:
+        if config.validation.patience is not None and at.best_epoch:
             if self.folder is not None:
                 self.peers.load(self.folder / "best", tables, self.identity)
             elif self.best is not None:

@@ -87,9 +87,11 @@ def needed_bytes(
 ) -> dict[str, int]:
     """Bytes by purpose that a training takes beyond the graph itself."""
     rows = entities + relations
-    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
-    optimiser = state_bytes(config.optimiser, rows, width, len(config.dims))
-    known = known_bytes(triples, entities) if config.filter_known else 0
+    tables = (
+        2 if config.hardware.table == "bf16" else 4
+    ) * entities * width + 4 * relations * width
+    optimiser = state_bytes(config.optimiser.name, rows, width, len(config.dims))
+    known = known_bytes(triples, entities) if config.sampling.filter_known else 0
     needed = {
         "tables": tables,
         "optimiser": optimiser,
@@ -97,7 +99,7 @@ def needed_bytes(
         "step": step_bytes(entities, width, config),
         "known triples": known,
     }
-    if config.table == "mmap":
+    if config.hardware.table == "mmap":
         plan = plan_mapped(entities, relations, width, triples, config)
         resident = 2 if plan.partitions > 1 else 1
         needed["tables"] = tables * resident // plan.partitions
@@ -108,14 +110,14 @@ def needed_bytes(
 
 def step_bytes(entities: int, width: int, config: MedConfig) -> int:
     """Bytes of the buffers of a step."""
-    shared = config.negative_mode == "shared"
-    drawn = -(-config.batch // config.chunk) * config.negatives
-    touched = 2 * config.batch + (
-        drawn if shared else min(entities, config.batch * config.negatives)
+    shared = config.sampling.negative_mode == "shared"
+    drawn = -(-config.sampling.batch // config.sampling.chunk) * config.sampling.negatives
+    touched = 2 * config.sampling.batch + (
+        drawn if shared else min(entities, config.sampling.batch * config.sampling.negatives)
     )
-    scores = len(config.dims) * config.chunk * config.negatives
-    small = min(scores, 2**19) if config.negative_norm == "per_positive" else scores
-    return 4 * (4 * touched * width + 6 * config.batch * width + 5 * small)
+    scores = len(config.dims) * config.sampling.chunk * config.sampling.negatives
+    small = min(scores, 2**19) if config.loss.negative_norm == "per_positive" else scores
+    return 4 * (4 * touched * width + 6 * config.sampling.batch * width + 5 * small)
 
 
 @dataclass(frozen=True)
@@ -131,19 +133,19 @@ def plan_mapped(
     entities: int, relations: int, width: int, triples: int, config: MedConfig
 ) -> MappedPlan:
     """The fewest partitions that fit; depends on the sizes and the config alone."""
-    limit = config.memory_bytes
+    limit = config.hardware.memory_bytes
     assert limit is not None
     fixed = BASE + step_bytes(entities, width, config) + entities
-    known = known_bytes(triples, entities) if config.filter_known else 0
+    known = known_bytes(triples, entities) if config.sampling.filter_known else 0
     keep = known <= (limit - fixed) / 4 and known + making_bytes(triples) <= limit - BASE
     fixed += known if keep else 0
-    row = 4 * width + state_bytes(config.optimiser, 1, width, len(config.dims))
+    row = 4 * width + state_bytes(config.optimiser.name, 1, width, len(config.dims))
     count = 1
     while count <= MOST_PARTITIONS:
         resident, pairs = (2, count * (count - 1) // 2) if count > 1 else (1, 1)
         ends = 12 * triples / pairs + 12 * triples * resident / count
         if fixed + resident * -(-entities // count) * row + ends <= limit:
-            return MappedPlan(count, config.filter_known and keep)
+            return MappedPlan(count, config.sampling.filter_known and keep)
         count = count + 1 if count < 32 else count + count // 16
     least = fixed + 2 * (row * entities + 12 * triples) / MOST_PARTITIONS
     raise MedappsError(
@@ -160,7 +162,7 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     """
     total = sum(needed.values())
     free = available_bytes()
-    limit = None if config.table == "mmap" else config.memory_bytes
+    limit = None if config.hardware.table == "mmap" else config.hardware.memory_bytes
     if limit is not None:
         free = min(free or limit, limit)
     if free is None or total * processes <= 0.95 * free:
@@ -169,15 +171,15 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     total *= processes
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
-    if config.table == "fp32":
+    if config.hardware.table == "fp32":
         lower.append("--table bf16")
-    if config.table != "mmap" and processes == 1:
+    if config.hardware.table != "mmap" and processes == 1:
         lower.append("--table mmap")
-    if config.optimiser != "adagrad":
+    if config.optimiser.name != "adagrad":
         lower.append("--set train.optimiser=adagrad")
     if needed["best state"]:
         lower.append("--set train.patience=null")
-    if config.filter_known:
+    if config.sampling.filter_known:
         lower.append("--set train.filter_known=false")
     word = "are free" if limit is None or free < limit else "are allowed"
     raise MedappsError(
@@ -191,12 +193,14 @@ def needed_disk(
 ) -> dict[str, int]:
     """Bytes by purpose that a training writes: a checkpoint exists twice while it is replaced."""
     rows = entities + relations
-    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
-    state = tables + state_bytes(config.optimiser, rows, width, len(config.dims))
-    copies = 2 + (2 if config.patience is not None else 0)
+    tables = (
+        2 if config.hardware.table == "bf16" else 4
+    ) * entities * width + 4 * relations * width
+    state = tables + state_bytes(config.optimiser.name, rows, width, len(config.dims))
+    copies = 2 + (2 if config.validation.patience is not None else 0)
     return {
         "checkpoints": copies * state,
-        "working files": state + 12 * triples if config.table == "mmap" else 0,
+        "working files": state + 12 * triples if config.hardware.table == "mmap" else 0,
         "embedding": tables,
     }
 
@@ -211,7 +215,7 @@ def check_disk(needed: dict[str, int], folder: Path, config: MedConfig) -> None:
         return
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
-    if config.table != "bf16":
+    if config.hardware.table != "bf16":
         lower.append("--table bf16")
     raise MedappsError(
         f"Training writes up to {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB are "

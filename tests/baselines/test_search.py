@@ -138,6 +138,6 @@ def test_search_without_validation_triples(train):
     few = {"margins": (0.5, 1.0), "rates": (3.0,), "further": 0, "epochs": 1, "triples": 50}
     held_out = choose(bare, train, 8, SearchConfig(when="on", **few))
     assert len(held_out.trials) == 3 and all(t["valid_mrr"] > 0 for t in held_out.trials)
-    nothing = train.model_copy(update={"valid_fraction": 0.0})
+    nothing = train.changed(fraction=0.0)
     with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
         choose(bare, nothing, 8, SearchConfig(when="on"))

@@ -76,7 +76,7 @@ def test_a_student_that_ignores_its_teacher_is_trained_directly(
     [("bkd", "own", 1.0), ("bkd", "teacher", 3.0), ("ta", "own", 1.0), ("iterde", "own", 3.0)],
 )
 def test_only_students_that_compare_raw_scores_need_the_teachers_margin(graph, name, margin, found):
-    train = short(epochs=1, dims=(4, 16)).model_copy(update={"margin": (1.0, 3.0)})
+    train = short(epochs=1, dims=(4, 16)).changed(margin=(1.0, 3.0))
     config = BaselineConfig(search=QUIET, kd=KdConfig(margin=margin))
     teacher = make_baseline("dt", graph, 16, config, train=train)
     student = make_baseline(name, graph, 4, config, train=train, teacher=teacher)
@@ -84,13 +84,13 @@ def test_only_students_that_compare_raw_scores_need_the_teachers_margin(graph, n
 
 
 def test_a_student_drops_the_coordinates_that_a_direct_training_drops(graph):
-    train = short().model_copy(update={"scorer": "pairre", "drop": 0.4})
+    train = short().changed(scorer="pairre", drop=0.4)
     config = BaselineConfig(search=QUIET, kd=KdConfig(weight=0.0))
     teacher = make_baseline("dt", graph, 16, config, train=train, seed=1)
     student = make_baseline("bkd", graph, 12, config, train=train, seed=2, teacher=teacher)
     alone, whole = (
         make_baseline("dt", graph, 12, config, train=x, seed=2)
-        for x in (train, train.model_copy(update={"drop": 0.0}))
+        for x in (train, train.changed(drop=0.0))
     )
     np.testing.assert_allclose(student.entities, alone.entities, atol=2e-4)
     np.testing.assert_allclose(student.relations, alone.relations, atol=2e-4)
@@ -113,7 +113,7 @@ def test_students_rank_more_like_their_teacher_than_a_direct_training(graph, tea
 
 def test_dualde_brings_positives_and_hard_negatives_nearer_to_the_teacher(graph, teacher):
     config = BaselineConfig(search=QUIET, dualde=DualConfig(structure=0.0, second=0.0))
-    train = short(12).model_copy(update={"lr": 0.8})
+    train = short(12).changed(lr=0.8)
     truth = _scores(teacher, graph)
     positive = np.arange(len(truth)), graph.test[:100, 2]
     gap = {}

@@ -61,7 +61,7 @@ def naive_loss(score, reals, entities, relations, batch, config) -> torch.Tensor
 def test_a_step_moves_by_the_gradient_without_the_dropped_coordinates(graph, name, score, reals):
     margin = 1.5 if name == "pairre" else 0.0
     norm = "l2" if name == "pairre" else "dot"
-    config = CONFIG.model_copy(update={"scorer": name, "margin": margin, "norm": norm})
+    config = CONFIG.changed(scorer=name, margin=margin, norm=norm)
     entities, relations = len(graph.entities), len(graph.relations)
     batch = sampler_of(graph.train, entities, config, 0, None).batch(0, 1)
     scorer = make_scorer(name)

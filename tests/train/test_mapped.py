@@ -40,7 +40,7 @@ PAPER = 6_974_959, 15, 500, 50_775_620
 
 def small(config: MedConfig, over: int) -> MedConfig:
     """With so little memory above the program's own that a table of 64 rows is cut."""
-    return config.model_copy(update={"memory": str(BASE + over)})
+    return config.changed(memory=str(BASE + over))
 
 
 def partitions(config: MedConfig) -> int:
@@ -50,7 +50,7 @@ def partitions(config: MedConfig) -> int:
 
 def cut(config: MedConfig = CONFIG, **changes) -> MedConfig:
     """A config that gives at least four partitions on the small graph."""
-    config = config.model_copy(update=changes)
+    config = config.changed(**changes)
     for over in range(4000, 400_000, 250):
         try:
             if 4 <= partitions(small(config, over)) <= 12:
@@ -62,7 +62,7 @@ def cut(config: MedConfig = CONFIG, **changes) -> MedConfig:
 
 def test_one_partition_starts_like_a_table_in_memory(tmp_path):
     scorer = make_scorer("transe", "l2")
-    inside = make_tables(CONFIG.model_copy(update={"table": "fp32"}), scorer, 50, 3, 7, CPU)
+    inside = make_tables(CONFIG.changed(table="fp32"), scorer, 50, 3, 7, CPU)
     mapped = make_tables(CONFIG, scorer, 50, 3, 7, CPU, folder=tmp_path)
     assert np.array_equal(inside.entities.numpy(), mapped.entities.numpy())
     assert not list(tmp_path.iterdir()), "a working file has no name"
@@ -82,10 +82,10 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, optimiser):
 
 def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path):
     graph, longer = make_graph(12), {"epochs": 40, "filter_known": False}
-    inside = train_med(graph, CONFIG.model_copy(update=longer | {"table": "fp32"}))
-    one = train_med(graph, CONFIG.model_copy(update=longer))
+    inside = train_med(graph, CONFIG.changed(**(longer | {"table": "fp32"})))
+    one = train_med(graph, CONFIG.changed(**longer))
     assert np.array_equal(one.entities, inside.entities)
-    few = small(CONFIG.model_copy(update=longer), 64_000)
+    few = small(CONFIG.changed(**longer), 64_000)
     assert plan_mapped(144, 6, 16, len(graph.train), few).partitions >= 3
     mapped = train_med(graph, few).save(tmp_path / "saved")
     mrr = [rank_embedding(e, graph)[1]["dims"]["16"]["mrr"] for e in (mapped, inside)]
@@ -94,11 +94,13 @@ def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path)
 
 def test_entities_keep_their_length_in_a_file_as_in_memory():
     changes = {"scorer": "pairre", "keep_length": True, "filter_known": False}
-    inside = train_med(make_graph(), CONFIG.model_copy(update=changes | {"table": "fp32"}))
-    one = train_med(make_graph(), CONFIG.model_copy(update=changes))
+    inside = train_med(make_graph(), CONFIG.changed(**(changes | {"table": "fp32"})))
+    one = train_med(make_graph(), CONFIG.changed(**changes))
     assert np.array_equal(one.entities, inside.entities)
     many = train_med(make_graph(), cut(**changes))
-    assert np.linalg.norm(many.entities, axis=1) == pytest.approx(CONFIG.init_norm, rel=1e-5)
+    assert np.linalg.norm(many.entities, axis=1) == pytest.approx(
+        CONFIG.optimiser.init_norm, rel=1e-5
+    )
 
 
 def test_what_was_decided_is_said():

@@ -35,7 +35,7 @@ CONFIG = MedConfig(
     checkpoint_seconds=0.01,
 )
 
-LONG = CONFIG.model_copy(update={"epochs": 80})
+LONG = CONFIG.changed(epochs=80)
 
 SCRIPT = """
 import os, random, signal, sys, time
@@ -85,7 +85,7 @@ def interrupted_after(graph, config, folder: Path, steps: int, resume: bool) -> 
 @pytest.mark.parametrize("optimiser", ["adagrad", "lazy_adam"])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, optimiser):
     graph = make_graph()
-    config = CONFIG.model_copy(update={"optimiser": optimiser, "lr": 0.05})
+    config = CONFIG.changed(optimiser=optimiser, lr=0.05)
     whole = train_med(graph, config)
     for part in range(6):
         interrupted_after(graph, config, tmp_path, 7, resume=part > 0)
@@ -112,8 +112,8 @@ def test_resuming_without_a_checkpoint_starts_anew(tmp_path):
 def test_checkpoints_of_another_training_are_refused(tmp_path):
     graph = make_graph()
     interrupted_after(graph, CONFIG, tmp_path, 5, resume=False)
-    other = CONFIG.model_copy(update={"lr": 0.5})
-    with pytest.raises(MedappsError, match=r"another config: lr=0.1, now 0.5"):
+    other = CONFIG.changed(lr=0.5)
+    with pytest.raises(MedappsError, match=r"another config: optimiser.lr=0.1, now 0.5"):
         train_med(graph, other, checkpoint_dir=tmp_path, resume=True)
     with pytest.raises(MedappsError, match="another seed"):
         train_med(graph, CONFIG, seed=1, checkpoint_dir=tmp_path, resume=True)

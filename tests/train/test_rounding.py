@@ -88,7 +88,7 @@ def test_bit_patterns_travel_without_a_copy():
 @pytest.mark.parametrize("optimiser", ["adagrad", "lazy_adam"])
 @pytest.mark.parametrize("mode", ["shared", "independent"])
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path, optimiser, mode):
-    config = CONFIG.model_copy(update={"optimiser": optimiser, "negative_mode": mode, "lr": 0.05})
+    config = CONFIG.changed(optimiser=optimiser, negative_mode=mode, lr=0.05)
     whole = train_med(make_graph(), config)
     for part in range(4):
         interrupted_after(make_graph(), config, tmp_path, 9, resume=part > 0)

@@ -100,7 +100,7 @@ def test_every_scorer_learns(name, mode):
     """Far above chance (.07) on a graph of moves, at the size of eight numbers and more."""
     graph = make_graph()
     config = settings(name, next(iter(RULES[name].KERNELS)), epochs=30, negative_mode=mode)
-    config = config.model_copy(update={"negatives": 16 if mode == "independent" else 32})
+    config = config.changed(negatives=16 if mode == "independent" else 32)
     embedding = train_med(graph, config)
     _, figures = rank_embedding(embedding, graph, split="valid")
     symmetric = name == "distmult"
@@ -154,7 +154,7 @@ def test_start_values_are_the_scorers_own():
 def test_settings_not_given_are_those_of_the_scorer():
     assert MedConfig(scorer="complex").norm == "dot"
     assert MedConfig(scorer="complex", margin=2.0).margins[-1] == 2.0
-    assert paper(scorer="simple").positive_weights == "prob"
+    assert paper(scorer="simple").loss.positive_weights == "prob"
     assert MedConfig().norm == "l2" and MedConfig().margins[-1] == 4.0
     for wrong, words in (
         ({"scorer": "nonsense"}, "scorer must be one of transe, rotate"),
@@ -190,7 +190,6 @@ def test_the_penalty_adds_its_gradient_once_for_every_positive(name):
         tables = make_tables(config, scorer, len(graph.entities), 6, 0, torch.device("cpu"))
         start = tables.entities.clone(), tables.relations.clone()
         descent = replace(tables, entity_optimiser=Descent(), relation_optimiser=Descent())
-        tiers = make_tiers(config, scorer, torch.device("cpu"), 1.0)
         step = Step(scorer, Weights(penalty=weight), descent, clock=Clock())
         _, ml = step(
             batch, make_tiers(config, scorer, torch.device("cpu"), 1.0), 1.0, 0, value=True
@@ -220,5 +219,5 @@ def test_relations_start_as_the_scorer_says(name):
         torch.testing.assert_close(sizes, torch.full_like(sizes, float(sizes[0, 0])))
     else:
         torch.testing.assert_close(sizes.mean() / sizes.max(), torch.tensor(0.5), atol=0.02, rtol=0)
-    length = RULES[name].lengths(config.init_norm, config.dims[-1], config.norm)[1]
+    length = RULES[name].lengths(config.optimiser.init_norm, config.dims[-1], config.norm)[1]
     assert abs(float(start.norm(dim=1).mean()) / length - 1) < 0.05

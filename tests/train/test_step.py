@@ -49,7 +49,7 @@ def naive_loss(entities, relations, batch, config: MedConfig, one_way) -> torch.
                 total = total + (weight * softplus(s)).sum()
                 if one_way[relation] and source != target:
                     s = score(query, entities[source, :dim])
-                    total = total + config.own_answer * softplus(s)
+                    total = total + config.loss.own_answer * softplus(s)
     return total / len(batch.source)
 
 

@@ -138,7 +138,7 @@ def test_a_validation_split_is_held_out_where_there_is_none(graph):
     from dataclasses import replace
 
     bare = replace(graph, valid=graph.valid[:0])
-    config = small(patience=2, every=2, valid_fraction=0.1)
+    config = small(patience=2, every=2, fraction=0.1)
     train, valid = split_validation(bare, config, 0)
     assert len(valid) == round(0.1 * len(graph.train))
     both = {tuple(t) for t in train.tolist()} | {tuple(t) for t in valid.tolist()}
@@ -147,7 +147,7 @@ def test_a_validation_split_is_held_out_where_there_is_none(graph):
 
 
 def test_large_graphs_validate_on_a_labelled_sample(graph):
-    metrics = train_med(graph, small(every=4, valid_candidates=20)).metrics
+    metrics = train_med(graph, small(every=4, candidates=20)).metrics
     assert "valid_sampled_mrr" in metrics and "valid_mrr" not in metrics
 
 
@@ -156,7 +156,7 @@ def test_crops_carry_the_first_coordinates_and_refuse_other_sizes(graph):
     crop = embedding.crop(8)
     np.testing.assert_array_equal(crop.entities, embedding.entities[:, :8])
     np.testing.assert_array_equal(crop.relations, embedding.relations[:, :8])
-    assert crop.spec.scale == pytest.approx(2 ** small().scale_power) and crop.method == "med"
+    assert crop.spec.scale == pytest.approx(2 ** small().loss.scale_power) and crop.method == "med"
     with pytest.raises(MedappsError, match=r"not trained.*4, 8, 16"):
         embedding.crop(9)
 

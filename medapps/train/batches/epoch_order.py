@@ -40,19 +40,19 @@ def arrange(
 ) -> Arranged:
     """Arrange int32 (n, 3) triples; `sizes` are entities, relations and the width of a row."""
     entities, relations, width = sizes
-    if config.table != "mmap":
-        known = KnownTriples.of(train, entities) if config.filter_known else None
-        return Arranged(train, Shuffle(len(train), entities, config.batch, seed), known)
+    if config.hardware.table != "mmap":
+        known = KnownTriples.of(train, entities) if config.sampling.filter_known else None
+        return Arranged(train, Shuffle(len(train), entities, config.sampling.batch, seed), known)
     plan = plan_mapped(entities, relations, width, len(train), config)
     known = KnownTriples.of(train, entities) if plan.filter_known else None
     parts = Partitions(entities, plan.partitions)
     grouped = working_file(folder, train.shape, "int32")
-    order = Pairs(parts, group_triples(train, parts, grouped), config.batch, seed)
+    order = Pairs(parts, group_triples(train, parts, grouped), config.sampling.batch, seed)
     forget(train)
     note = "The table is in a file, all of it in memory."
     if plan.partitions > 1:
         note = f"The table is in a file: {plan.partitions} partitions of {parts.size:,} rows, "
         note += "two in memory."
-    if config.filter_known and not plan.filter_known:
+    if config.sampling.filter_known and not plan.filter_known:
         note += " Negatives that are training triples are not left out: the index does not fit."
     return Arranged(grouped, order, known, note)

@@ -14,13 +14,15 @@ def split_validation(graph: Graph, config: MedConfig, seed: int) -> tuple[np.nda
     stopping needs it.
     """
     train, valid = graph.train, np.asarray(graph.valid)
-    if not len(valid) and config.patience is not None:
-        held = max(1, min(config.valid_triples, round(config.valid_fraction * len(train))))
+    if not len(valid) and config.validation.patience is not None:
+        held = max(
+            1, min(config.validation.triples, round(config.validation.fraction * len(train)))
+        )
         chosen = stream(seed, HOLDOUT).choice(len(train), held, replace=False)
         keep = np.ones(len(train), bool)
         keep[chosen] = False
         return train[keep], train[np.sort(chosen)]
-    if len(valid) > config.valid_triples:
-        chosen = stream(seed, HOLDOUT).choice(len(valid), config.valid_triples, replace=False)
+    if len(valid) > config.validation.triples:
+        chosen = stream(seed, HOLDOUT).choice(len(valid), config.validation.triples, replace=False)
         valid = valid[np.sort(chosen)]
     return train, valid

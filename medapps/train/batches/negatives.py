@@ -61,9 +61,9 @@ class Sampler:
     seed: int
     order: Order
     known: KnownTriples | None = None
-    """Needed where config.filter_known."""
+    """Needed where config.sampling.filter_known."""
     one_way: np.ndarray | None = None
-    """bool (relations,): needed where config.own_answer."""
+    """bool (relations,): needed where config.loss.own_answer."""
     part: tuple[int, int] = (0, 1)
     """Which part of every batch is drawn here, of how many."""
 
@@ -79,21 +79,21 @@ class Sampler:
 
     def batch(self, epoch: int, step: int) -> Batch:
         """The positives of this step, or this sampler's part of them, and their negatives."""
-        size = self.config.batch
+        size = self.config.sampling.batch
         rows = self.order.rows(epoch, step)
         ranges = self.order.entities(epoch, step)
         count = len(rows)
         first, last = self._range(count)
         triples = self.triples[rows[first:last]]
-        per_batch = -(-size // self.config.chunk)
+        per_batch = -(-size // self.config.sampling.chunk)
         turn = (epoch * self.steps + step) * per_batch
         source = np.empty(last - first, np.int32)
         target = np.empty(last - first, np.int32)
         relation = np.ascontiguousarray(triples[:, 1])
         draws = stream(self.seed, NEGATIVES, epoch, step)
         chunks = []
-        for i, start in enumerate(range(0, count, self.config.chunk)):
-            stop = min(start + self.config.chunk, count)
+        for i, start in enumerate(range(0, count, self.config.sampling.chunk)):
+            stop = min(start + self.config.sampling.chunk, count)
             side = "tail" if (turn + i) % 2 == 0 else "head"
             given, asked = (0, 2) if side == "tail" else (2, 0)
             negatives = self._draw(draws, stop - start, ranges)  # all parts draw the same
@@ -120,14 +120,14 @@ class Sampler:
 
     def _range(self, count: int) -> tuple[int, int]:
         """This part of `count` positives; weights that span a chunk keep it in one part."""
-        unit = self.config.chunk if self.config.negative_norm == "batch" else 1
+        unit = self.config.sampling.chunk if self.config.loss.negative_norm == "batch" else 1
         units, (part, of) = -(-count // unit), self.part
         return min(count, part * units // of * unit), min(count, (part + 1) * units // of * unit)
 
     def _draw(self, draws: np.random.Generator, positives: int, ranges: Ranges) -> np.ndarray:
         """Uniform entities."""
-        n = self.config.negatives
-        shared = self.config.negative_mode == "shared"
+        n = self.config.sampling.negatives
+        shared = self.config.sampling.negative_mode == "shared"
         shape = (n,) if shared else (positives, n)
         out = draws.integers(0, sum(last - first for first, last in ranges), shape, np.int32)
         if ranges != ((0, self.entities),):
@@ -196,7 +196,7 @@ def sampler_of(
     order: Order | None = None,
 ) -> Sampler:
     """A sampler with what the config asks for; `known` is the index of the training triples."""
-    order = order or Shuffle(len(triples), entities, config.batch, seed)
-    one_way = one_way_relations(triples, entities) if config.own_answer else None
-    known = known if config.filter_known else None
+    order = order or Shuffle(len(triples), entities, config.sampling.batch, seed)
+    one_way = one_way_relations(triples, entities) if config.loss.own_answer else None
+    known = known if config.sampling.filter_known else None
     return Sampler(triples, entities, config, seed, order, known, one_way, part)

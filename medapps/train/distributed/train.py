@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from medapps.arrays import Hole, fill
+from medapps.config import flat
 from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
@@ -48,11 +49,11 @@ def train_sharded(
     """Train with all ranks of the group and write the embedding to `folder`; called by all."""
     check_ranks(group, graph, config, seed, resume)
     check_shared(group, folder.parent)
-    threads = config.threads or max(1, len(os.sched_getaffinity(0)) // group.neighbours)
+    threads = config.hardware.threads or max(1, len(os.sched_getaffinity(0)) // group.neighbours)
     group.sent.clear()
     part = train_med(
         graph,
-        config.model_copy(update={"threads": threads}),
+        config.changed(threads=threads),
         seed=seed,
         run=run if group.rank == 0 else NO_RUN,
         checkpoint_dir=checkpoint_dir,
@@ -74,7 +75,7 @@ def check_ranks(group: Group, graph: Graph, config: MedConfig, seed: int, resume
     """Refuse ranks that would not train the same thing."""
     about = {"triples": len(graph.train), "entities": len(graph.entities), "digest": graph.digest}
     group.same(about, "graph")
-    plain = {key: value for key, value in config.plain().items() if key not in MACHINE}
+    plain = {key: value for key, value in flat(config.plain()).items() if key not in MACHINE}
     group.same(plain | {"seed": seed, "resume": resume}, "config")
     if len(graph.entities) < group.world:
         raise MedappsError(

@@ -36,14 +36,16 @@ class Weights:
             max(1.0, w2) * m for w2, m in zip(config.temperatures, config.margins, strict=True)
         )
         return cls(
-            positive_weights=config.positive_weights,
-            positive_temperature=config.positive_temperature,
-            negative_weights=config.negative_weights if any(config.temperatures) else "uniform",
-            negative_norm=config.negative_norm,
-            ml_down=config.ml_down,
-            ml_up=config.ml_up,
-            own_answer=config.own_answer,
-            penalty=config.penalty,
+            positive_weights=config.loss.positive_weights,
+            positive_temperature=config.loss.positive_temperature,
+            negative_weights=config.loss.negative_weights
+            if any(config.temperatures)
+            else "uniform",
+            negative_norm=config.loss.negative_norm,
+            ml_down=config.loss.ml_down,
+            ml_up=config.loss.ml_up,
+            own_answer=config.loss.own_answer,
+            penalty=config.loss.penalty,
             plain_powers=bounded and max(highest) < HIGHEST,
         )
 

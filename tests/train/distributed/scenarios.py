@@ -150,14 +150,14 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
 
     go_on("resumed")
     changed = replace(GRAPH, train=GRAPH.train[:-1])
-    wide = config.model_copy(update={"dims": (4, 20)})
+    wide = config.changed(dims=(4, 20))
     refused = result["refused"]
     refused["missing"] = refusal(lambda: go_on("missing"))
     refused["altered"] = refusal(lambda: go_on("altered"))
     refused["graph"] = refusal(lambda: go_on("graph", graph=changed))
     refused["dims"] = refusal(lambda: go_on("dims", config=wide))
     if group.world > 1:
-        mine = config.model_copy(update={"lr": 0.1 * (1 + group.rank)})
+        mine = config.changed(lr=0.1 * (1 + group.rank))
         refused["configs"] = refusal(lambda: check_ranks(group, GRAPH, mine, 0, False))
         seeds = refusal(lambda: check_ranks(group, GRAPH, config, group.rank, False))
         refused["seeds"] = seeds
