@@ -29,7 +29,7 @@ _HOME = {
     "make_baseline": "medapps.baselines.registry",
     "MedConfig": "medapps.train.config",
     "Embedding": "medapps.crop.embedding",
-    "train_med": "medapps.train.loop",
+    "train_med": "medapps.train.med",
     "rank_embedding": "medapps.evaluate.link_prediction",
     "rank_crop": "medapps.evaluate.link_prediction",
     "LabelConfig": "medapps.label.config",

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from medapps.baselines.losses import Loss, Pull, Seen, huber
-from medapps.baselines.player import View
+from medapps.baselines.distill import Gradients, Loss, Seen, huber
+from medapps.train.step import BatchScores
 
 LENGTH = 1e-6
 """Least length that is divided by."""
@@ -67,9 +67,9 @@ def dual_loss(
 ) -> Loss:
     """The loss of stage 1, or of stage 2 when `both` learn."""
 
-    def loss(seen: Seen) -> tuple[Tensor, Pull, Pull | None]:
-        fs, fsk = seen.student.scores(seen.view)  # (B,), (B, N)
-        ft, ftk = seen.teacher.scores(seen.shown)
+    def loss(seen: Seen) -> tuple[Tensor, Gradients, Gradients | None]:
+        fs, fsk = seen.student.scores()  # (B,), (B, N)
+        ft, ftk = seen.teacher.scores()
         each = torch.ones_like(fs) / len(fs)
         a = torch.softmax(temperature * fsk, 1)
         # soft distances and their slopes
@@ -107,16 +107,16 @@ def dual_loss(
         labels.learn(0, ft, w, each * (d - hs))
         labels.learn(1, ftk, wk, -(each * (dk - hsk))[:, None] * a)
 
-        own = Pull(
-            dfs.mul_(-seen.student.spec.scale * each),
-            dfsk.mul_(-seen.student.spec.scale * each[:, None]),
+        own = Gradients(
+            dfs.mul_(-seen.student.model.specs[-1].scale * each),
+            dfsk.mul_(-seen.student.model.specs[-1].scale * each[:, None]),
             form.pull(0, each * near) if form else None,
         )
         other = None
         if both:
-            other = Pull(
-                dft.mul_(-seen.teacher.spec.scale * each),
-                dftk.mul_(-seen.teacher.spec.scale * each[:, None]),
+            other = Gradients(
+                dft.mul_(-seen.teacher.model.specs[-1].scale * each),
+                dftk.mul_(-seen.teacher.model.specs[-1].scale * each[:, None]),
                 form.pull(1, each * near) if form else None,
             )
         return (each * value).sum(), own, other
@@ -139,11 +139,11 @@ class Shape:
     """(B,) bool: the source is the tail."""
 
     @classmethod
-    def of(cls, view: View) -> Shape:
-        source, target = view.source, view.target
+    def of(cls, scores: BatchScores) -> Shape:
+        source, target = scores.source, scores.target
         a, b = (x.norm(dim=1).clamp_min_(LENGTH) for x in (source, target))
         turned = torch.zeros(len(a), dtype=torch.bool)
-        for chunk in view.batch.chunks:
+        for chunk in scores.batch.chunks:
             turned[chunk.start : chunk.stop] = chunk.side == "head"
         turned = turned.to(a.device)
         cosine = (source * target).sum(1) / (a * b)
@@ -175,7 +175,7 @@ class Structure:
 
     @classmethod
     def of(cls, seen: Seen, weight: float) -> Structure:
-        mine, yours = Shape.of(seen.view), Shape.of(seen.shown)
+        mine, yours = Shape.of(seen.student), Shape.of(seen.teacher)
         cosine, ratio = mine.cosine - yours.cosine, mine.ratio - yours.ratio
         value = weight * (huber(cosine) + huber(ratio))
         slopes = weight * cosine.clamp(-1, 1), weight * ratio.clamp(-1, 1)

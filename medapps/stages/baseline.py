@@ -18,7 +18,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     from medapps.baselines.config import BaselineConfig
     from medapps.train.config import MedConfig
-    from medapps.train.loop import Progress
+    from medapps.train.session import Progress
 
 SECTIONS = {
     "dt": ("search",),
@@ -47,12 +47,12 @@ def baseline_stage(
     stop: Callable[[], int] | None = None,
 ) -> tuple[Crop, Path]:
     """A baseline of a graph as a crop; the teacher is trained once and shared."""
-    from medapps.baselines.registry import check_order, make_baseline, teacher_dim
-    from medapps.baselines.single_size import alone
+    from medapps.baselines.registry import check_request, make_baseline, teacher_dim
+    from medapps.baselines.search import alone
     from medapps.baselines.students import before
 
     size = teacher_dim(config, train)
-    check_order(name, dim, size)
+    check_request(name, dim, size)
     once = replace(bench, force=False)  # --force makes the baseline anew, not its teacher
 
     def other(which: str, width: int) -> Crop:

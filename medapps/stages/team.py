@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from medapps.settings import Settings
     from medapps.train.config import MedConfig
     from medapps.train.distributed.group import Group
-    from medapps.train.loop import Progress
+    from medapps.train.session import Progress
 
 
 class Team(Protocol):
@@ -110,10 +110,11 @@ class Many:
         """As `train_stage`; started again by torchrun it goes on from the last checkpoint."""
         from medapps.crop.embedding import Embedding
         from medapps.train.distributed.group import restarts
-        from medapps.train.distributed.train import check_ranks, train_sharded
+        from medapps.train.distributed.train import check_processes, train_sharded
+        from medapps.train.session import Session
 
         group, resume = self.group, resume or restarts() > 0
-        check_ranks(group, graph, config, seed, resume)
+        check_processes(group, graph, config, seed, resume)
         stage = training_stage(graph, config, seed)
         folder = self.bench.workspace.folder(stage.kind, stage.key)
 
@@ -133,12 +134,14 @@ class Many:
                     graph,
                     config,
                     folder,
-                    seed=seed,
-                    run=run,
-                    checkpoint_dir=Path(checkpoints),
-                    resume=resume,
-                    progress=progress,
-                    stop=None if stop is None else lambda: bool(stop()),
+                    Session(
+                        seed=seed,
+                        run=run,
+                        checkpoint_dir=Path(checkpoints),
+                        resume=resume,
+                        progress=progress,
+                        stop=stop,
+                    ),
                     settings=dict(stage.config),
                     parents=dict(stage.parents) | ({"run": run.id} if run.id else {}),
                 )

@@ -17,7 +17,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     from medapps.crop.embedding import Embedding
     from medapps.train.config import MedConfig
-    from medapps.train.loop import Progress
+    from medapps.train.session import Progress
 
 
 def train_stage(
@@ -32,7 +32,7 @@ def train_stage(
 ) -> tuple[Embedding, Path]:
     """One MED training of a graph."""
     from medapps.crop.embedding import Embedding
-    from medapps.train.loop import train_med
+    from medapps.train.med import train_med
 
     stage = training_stage(graph, config, seed)
     checkpoints = ready_checkpoints(bench, stage, resume)

@@ -29,7 +29,7 @@ from medapps.study.config import CONTROLS, REFERENCES, StudyData, StudyTask
 from medapps.study.plan import dims_of, methods_of, tasks_of
 
 if TYPE_CHECKING:
-    from medapps.train.loop import Progress
+    from medapps.train.session import Progress
 
 
 @dataclass(frozen=True)

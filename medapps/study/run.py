@@ -30,7 +30,7 @@ from medapps.tracking import Run, track
 
 if TYPE_CHECKING:
     from medapps.graph.graph import Graph
-    from medapps.train.loop import Progress
+    from medapps.train.session import Progress
 
 
 @dataclass(frozen=True)

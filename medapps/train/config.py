@@ -24,8 +24,8 @@ from pydantic import (
 )
 
 from medapps.config import Config
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.model.spec import ScoreSpec
 from medapps.sizes import parse_bytes
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -206,22 +206,25 @@ class MedConfig(Config):
             return values
         name = values.get("scorer", "transe")
         rule = RULES.get(name) if isinstance(name, str) else None
-        usual = {"norm": next(iter(rule.KERNELS)), **rule.DEFAULTS} if rule else {}
+        usual = {"norm": next(iter(rule.NORMS)), **rule.DEFAULTS} if rule else {}
         return cls.merged(usual, values)
 
     @model_validator(mode="after")
     def _agree(self) -> MedConfig:
         if self.scorer not in RULES:
             raise ValueError(f"scorer must be one of {', '.join(RULES)}, not {self.scorer!r}")
-        norms = RULES[self.scorer].KERNELS
+        norms = RULES[self.scorer].NORMS
         if self.norm not in norms:
             raise ValueError(f"norm of {self.scorer} must be one of {', '.join(norms)}")
-        if self.loss.positive_weights == "recip_dist" and norms[self.norm] == "product":
+        able = norms[self.norm]
+        if self.loss.positive_weights == "recip_dist" and not able.is_distance:
             raise ValueError("positive_weights recip_dist needs a distance; inner products: prob")
-        if any(self.drops) and norms[self.norm] in ("distance", "moduli"):
-            raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
-        if self.optimiser.keep_length and norms[self.norm] not in ("paired", "paired_sums"):
-            raise ValueError(f"keep_length needs pairre: scores of {self.scorer} know lengths")
+        if any(self.drops) and not able.supports_drop:
+            raise ValueError(f"drop needs {_with('supports_drop')}, not {self.scorer}")
+        if self.optimiser.keep_length and not able.scale_free:
+            raise ValueError(
+                f"keep_length needs {_with('scale_free')}: scores of {self.scorer} know lengths"
+            )
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
         for name in PER_DIM:
@@ -300,6 +303,16 @@ LEAVES = {
 """The group of every setting."""
 
 
+def _with(ability: str) -> str:
+    """The scorers with an ability, for people."""
+    able = (
+        name
+        for name, rule in RULES.items()
+        if all(getattr(m, ability) for m in rule.NORMS.values())
+    )
+    return " or ".join(able)
+
+
 def mrl(**changes: Any) -> MedConfig:
     """The control: a plain loss on every prefix, with mutual learning, EI and DLW off."""
     off: dict[str, Any] = {
@@ -317,7 +330,8 @@ def paper(**changes: Any) -> MedConfig:
 
     Scores of both signs have no reciprocal that falls with the score: they take weights "prob".
     """
-    distances = "product" not in RULES[changes.get("scorer", "transe")].KERNELS.values()
+    norms = RULES[changes.get("scorer", "transe")].NORMS.values()
+    distances = all(measure.is_distance for measure in norms)
     literal: dict[str, Any] = {
         "batch": 1024,
         "chunk": 1024,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from medapps.errors import MedappsError
 from medapps.graph.known_triples import known_bytes, making_bytes
+from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
 from medapps.train.tables.optimiser import state_bytes
 
@@ -76,48 +77,67 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def needed_bytes(
-    entities: int,
-    relations: int,
-    width: int,
-    triples: int,
-    config: MedConfig,
-    *,
-    best_in_memory: bool,
-) -> dict[str, int]:
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how much memory and disk a training takes."""
+
+    entities: int
+    relations: int
+    triples: int
+    config: MedConfig
+
+    @property
+    def width(self) -> int:
+        """Numbers in the row of an entity."""
+        return self.config.dims[-1] * RULES[self.config.scorer].REALS[0]
+
+    @property
+    def tables(self) -> int:
+        """Bytes of both tables."""
+        number = 2 if self.config.hardware.table == "bf16" else 4
+        return (number * self.entities + 4 * self.relations) * self.width
+
+    @property
+    def optimiser(self) -> int:
+        """Bytes of the state of both optimisers."""
+        config, rows = self.config, self.entities + self.relations
+        return state_bytes(config.optimiser.name, rows, self.width, len(config.dims))
+
+    @property
+    def known(self) -> int:
+        """Bytes of the index of known triples, if it is wanted."""
+        wanted = self.config.sampling.filter_known
+        return known_bytes(self.triples, self.entities) if wanted else 0
+
+
+def needed_bytes(sizes: Sizes, *, best_in_memory: bool) -> dict[str, int]:
     """Bytes by purpose that a training takes beyond the graph itself."""
-    rows = entities + relations
-    tables = (
-        2 if config.hardware.table == "bf16" else 4
-    ) * entities * width + 4 * relations * width
-    optimiser = state_bytes(config.optimiser.name, rows, width, len(config.dims))
-    known = known_bytes(triples, entities) if config.sampling.filter_known else 0
     needed = {
-        "tables": tables,
-        "optimiser": optimiser,
-        "best state": tables if best_in_memory else 0,
-        "step": step_bytes(entities, width, config),
-        "known triples": known,
+        "tables": sizes.tables,
+        "optimiser": sizes.optimiser,
+        "best state": sizes.tables if best_in_memory else 0,
+        "step": step_bytes(sizes),
+        "known triples": sizes.known,
     }
-    if config.hardware.table == "mmap":
-        plan = plan_mapped(entities, relations, width, triples, config)
+    if sizes.config.hardware.table == "mmap":
+        plan = plan_mapped(sizes)
         resident = 2 if plan.partitions > 1 else 1
-        needed["tables"] = tables * resident // plan.partitions
-        needed["optimiser"] = optimiser * resident // plan.partitions
-        needed["known triples"] = needed["known triples"] if plan.filter_known else 0
+        needed["tables"] = sizes.tables * resident // plan.partitions
+        needed["optimiser"] = sizes.optimiser * resident // plan.partitions
+        needed["known triples"] = sizes.known if plan.filter_known else 0
     return needed
 
 
-def step_bytes(entities: int, width: int, config: MedConfig) -> int:
+def step_bytes(sizes: Sizes) -> int:
     """Bytes of the buffers of a step."""
-    shared = config.sampling.negative_mode == "shared"
-    drawn = -(-config.sampling.batch // config.sampling.chunk) * config.sampling.negatives
-    touched = 2 * config.sampling.batch + (
-        drawn if shared else min(entities, config.sampling.batch * config.sampling.negatives)
-    )
-    scores = len(config.dims) * config.sampling.chunk * config.sampling.negatives
+    config, sampling, width = sizes.config, sizes.config.sampling, sizes.width
+    drawn = -(-sampling.batch // sampling.chunk) * sampling.negatives
+    if sampling.negative_mode == "independent":
+        drawn = min(sizes.entities, sampling.batch * sampling.negatives)
+    touched = 2 * sampling.batch + drawn
+    scores = len(config.dims) * sampling.chunk * sampling.negatives
     small = min(scores, 2**19) if config.loss.negative_norm == "per_positive" else scores
-    return 4 * (4 * touched * width + 6 * config.sampling.batch * width + 5 * small)
+    return 4 * (4 * touched * width + 6 * sampling.batch * width + 5 * small)
 
 
 @dataclass(frozen=True)
@@ -129,17 +149,17 @@ class MappedPlan:
     """False where the index of known triples would take too much of the limit."""
 
 
-def plan_mapped(
-    entities: int, relations: int, width: int, triples: int, config: MedConfig
-) -> MappedPlan:
+def plan_mapped(sizes: Sizes) -> MappedPlan:
     """The fewest partitions that fit; depends on the sizes and the config alone."""
+    config, entities, triples = sizes.config, sizes.entities, sizes.triples
     limit = config.hardware.memory_bytes
     assert limit is not None
-    fixed = BASE + step_bytes(entities, width, config) + entities
-    known = known_bytes(triples, entities) if config.sampling.filter_known else 0
+    fixed = BASE + step_bytes(sizes) + entities
+    known = sizes.known
     keep = known <= (limit - fixed) / 4 and known + making_bytes(triples) <= limit - BASE
     fixed += known if keep else 0
-    row = 4 * width + state_bytes(config.optimiser.name, 1, width, len(config.dims))
+    row = 4 * sizes.width
+    row += state_bytes(config.optimiser.name, 1, sizes.width, len(config.dims))
     count = 1
     while count <= MOST_PARTITIONS:
         resident, pairs = (2, count * (count - 1) // 2) if count > 1 else (1, 1)
@@ -188,25 +208,21 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     )
 
 
-def needed_disk(
-    entities: int, relations: int, width: int, triples: int, config: MedConfig
-) -> dict[str, int]:
+def needed_disk(sizes: Sizes) -> dict[str, int]:
     """Bytes by purpose that a training writes: a checkpoint exists twice while it is replaced."""
-    rows = entities + relations
-    tables = (
-        2 if config.hardware.table == "bf16" else 4
-    ) * entities * width + 4 * relations * width
-    state = tables + state_bytes(config.optimiser.name, rows, width, len(config.dims))
+    config, state = sizes.config, sizes.tables + sizes.optimiser
     copies = 2 + (2 if config.validation.patience is not None else 0)
+    mapped = config.hardware.table == "mmap"
     return {
         "checkpoints": copies * state,
-        "working files": state + 12 * triples if config.hardware.table == "mmap" else 0,
-        "embedding": tables,
+        "working files": state + 12 * sizes.triples if mapped else 0,
+        "embedding": sizes.tables,
     }
 
 
-def check_disk(needed: dict[str, int], folder: Path, config: MedConfig) -> None:
+def check_disk(sizes: Sizes, folder: Path) -> None:
     """Refuse a training whose files do not fit on the disk of `folder`."""
+    config, needed = sizes.config, needed_disk(sizes)
     place = folder
     while not place.exists():
         place = place.parent

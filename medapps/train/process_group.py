@@ -1,7 +1,7 @@
-"""Who holds the rows and the batch: one process alone, or ranks that share both.
+"""Who holds the rows and the batch: a single process, or several that share both.
 
-A step asks its peers for rows and gives gradients back to whoever owns them. Alone, all of this is
-nothing; `distributed` has the other implementer. So the step itself knows no ranks.
+A step fetches rows from the group and gives gradients back to whoever owns them. For a single
+process all of this is nothing; `distributed.sharded` is the other implementer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from medapps.train.tables.rows import Groups
 T = TypeVar("T")
 
 
-class Peers(Protocol):
+class ProcessGroup(Protocol):
     """What a step needs of the processes that train together."""
 
     @property
-    def rank(self) -> int:
+    def index(self) -> int:
         """This process, from 0."""
 
     @property
-    def world(self) -> int:
+    def size(self) -> int:
         """How many processes there are."""
 
     @property
@@ -41,27 +41,25 @@ class Peers(Protocol):
         """First and last row, exclusive, that this process holds of an entity table."""
 
     def place(self, held: int) -> tuple[int, int]:
-        """First row of the `held` rows that are here, and how many rows all peers have."""
+        """First row of the `held` rows that are here, and how many rows all processes have."""
 
-    def fetch(
-        self, table: Tensor, ids: Tensor, groups: Groups, width: int
-    ) -> tuple[Tensor, Tensor]:
-        """A table and places in it: there are the rows `ids` (k,), at least `width` wide."""
+    def fetch(self, table: Tensor, ids: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """A table and places in it: there are the rows `ids` (k,)."""
 
     def give(self, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Unique rows of one's own table, and their gradients summed over all ranks."""
+        """Unique rows of one's own table, and their gradients summed over all processes."""
 
     def merge(self, ids: Tensor, grad: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """Unique rows of a table that everybody holds, and the sums of their gradients."""
 
     def softmax(self, exponent: Tensor) -> Tensor:
-        """Softmax over the second axis, of which every rank has a part."""
+        """Softmax over the second axis, of which every process has a part."""
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over all ranks; may overwrite `value`."""
+        """The sum over all processes; may overwrite `value`."""
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """Of every flag, whether some rank raised it."""
+        """Of every flag, whether some process raised it."""
 
     def save(
         self, folder: Path, tensors: dict[str, Tensor], at: Counters, identity: dict[str, Any]
@@ -72,10 +70,10 @@ class Peers(Protocol):
         """Fill `tensors` from the checkpoint in `folder`; refuses the state of another training."""
 
 
-class Alone:
+class Single:
     """One process that holds everything."""
 
-    rank, world, neighbours = 0, 1, 1
+    index, size, neighbours = 0, 1, 1
 
     def agree(self, work: Callable[[], T]) -> T:
         return work()
@@ -86,9 +84,7 @@ class Alone:
     def place(self, held: int) -> tuple[int, int]:
         return 0, held
 
-    def fetch(
-        self, table: Tensor, ids: Tensor, groups: Groups, width: int
-    ) -> tuple[Tensor, Tensor]:
+    def fetch(self, table: Tensor, ids: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         return table, ids
 
     def give(self, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,4 +111,4 @@ class Alone:
         return load_checkpoint(folder, tensors, identity)
 
 
-ALONE = Alone()
+SINGLE = Single()

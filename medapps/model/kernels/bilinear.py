@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from medapps.model.kernels.matrix_products import products, products_backward
 from medapps.model.kernels.segments import (
-    Bounds,
     chain_,
     chain_back_,
+    products,
+    products_backward,
     scale_segments_,
     segment_sums,
 )
+from medapps.model.scorer import Bounds, Scorer
 
 
-@dataclass(frozen=True)
-class Product:
+class Bilinear(Scorer):
     """Minus the inner product of a query and an entity."""
-
-    norm: str = "dot"
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = False
 
     def aligned(
         self, query: Tensor, entity: Tensor, bounds: Bounds
@@ -51,16 +44,12 @@ class Product:
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
         chain_back_(grad, self.from_larger)
-        ends = (query, entity, bounds, dquery, dentity)
-        products_backward(grad, *ends, alpha=-1.0)
+        products_backward(grad, *ends, bounds, grads, alpha=-1.0)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): rounding of a float32 product grows with both lengths."""
@@ -70,7 +59,3 @@ class Product:
     def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
         """(..., dim): what each coordinate adds for query and entity (..., width)."""
         return (query * entity).unflatten(-1, (dim, -1)).sum(-1).neg_()
-
-    def total(self, terms: Tensor) -> Tensor:
-        """The sum itself."""
-        return terms

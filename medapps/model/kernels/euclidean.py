@@ -9,37 +9,29 @@ dq_j = a (rowsum(A_j) q_j - A_j e_j),  de_j = a (colsum(A_j) e_j - A_j^T q_j),  
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from medapps.model.kernels.matrix_products import products, products_backward
 from medapps.model.kernels.segments import (
-    Bounds,
     add_scaled_,
     chain_,
     chain_back_,
     divided_chain_back_,
+    products,
+    products_backward,
     scale_segments_,
     segment_sums,
 )
-from medapps.model.spec import EPSILON
+from medapps.model.rule import EPSILON
+from medapps.model.scorer import Bounds, Scorer
 
 FLOOR = {torch.float32: 1e-4, torch.float64: EPSILON}
 """Least squared distance of the expanded form: below it the float32 cancellation is all there is.
 """
 
 
-@dataclass(frozen=True)
-class Distance:
+class Euclidean(Scorer):
     """How far a query lies from an entity."""
-
-    norm: str = "l2"
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = True
-    """Distances are never negative, so exponentials of scores need no shift."""
 
     def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
         """Distances (n, B, K) of query (B, width) to its own entity (B, K, width), and what to
@@ -69,19 +61,16 @@ class Distance:
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        (query, entity), (dquery, dentity) = ends, grads
         divided_chain_back_(grad, distance, self.from_larger)  # a = 2 cancels the 1/2 of the root
         rows, columns = grad.sum(-1), grad.sum(1)  # (n, B), (n, N)
         add_scaled_(dquery, query, rows, bounds)
         add_scaled_(dentity, entity, columns, bounds)
-        ends = (query, entity, bounds, dquery, dentity)
-        products_backward(grad, *ends, alpha=-1.0)
+        products_backward(grad, *ends, bounds, grads, alpha=-1.0)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): how far float32 `pairs` of query and entity may be off around distance (n, B)."""

@@ -15,31 +15,24 @@ B and C are matrix products. With G = dL/dS and sums over the pairs of a row or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from medapps.model.kernels.euclidean import FLOOR
-from medapps.model.kernels.matrix_products import products, products_backward
 from medapps.model.kernels.segments import (
-    Bounds,
     chain_,
     chain_back_,
+    products,
+    products_backward,
     scale_segments_,
     segment_sums,
 )
-from medapps.model.spec import EPSILON
+from medapps.model.rule import EPSILON
+from medapps.model.scorer import Bounds, Scorer
 
 
-@dataclass(frozen=True)
-class Paired:
+class PairreL2(Scorer):
     """The distance of two stretched points that both come from the unit sphere."""
-
-    norm: str = "l2"
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = True
 
     def aligned(
         self, query: Tensor, entity: Tensor, bounds: Bounds
@@ -67,8 +60,8 @@ class Paired:
         da = (own * a * g - g * b * cross).sum(2, keepdim=True).mul_(2)
         db = (square - a * a * own + a * b * cross).mul_(g).mul_(2).div_(b)
         dv, dt = (
-            lengths_backward(slope, inverse, x, bounds, share)
-            for slope, inverse, x in ((da, a, h), (db, b, t))
+            lengths_backward(gradient, inverse, x, bounds, share)
+            for gradient, inverse, x in ((da, a, h), (db, b, t))
         )
         dh, dsum = dv.sum(1), (a * a * g).sum(2, keepdim=True)
         dp = scale_segments_(2 * p, chain_back_(dsum, share), bounds).sum(1)
@@ -98,13 +91,11 @@ class Paired:
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        (query, entity), (dquery, dentity) = ends, grads
         width, share = bounds[-1], self.from_larger
         p, v, h = query.split(width, 1)
         dp, dv, dh = dquery.split(width, 1)
@@ -124,11 +115,12 @@ class Paired:
         dp += scale_segments_(2 * p, chain_back_(a * a * row, share), bounds)
         torch.mul(g, b.unsqueeze(1), out=cross)
         g.copy_(cross).mul_(a.unsqueeze(-1))  # a b G
-        du, dsquares = torch.zeros_like(u), [torch.zeros_like(x) for x in squares]
+        du = torch.zeros_like(u)
+        dsquares = torch.zeros_like(squares[0]), torch.zeros_like(squares[1])
         chain_back_(g, share)
-        products_backward(g, u, entity, bounds, du, dentity, alpha=-2.0)
+        products_backward(g, u, entity, bounds, (du, dentity), alpha=-2.0)
         chain_back_(cross.mul_(b.unsqueeze(1)), share)  # b^2 G
-        products_backward(cross, *squares, bounds, *dsquares)
+        products_backward(cross, *squares, bounds, dsquares)
         dp.addcmul_(du, v)
         dv.addcmul_(du, p).addcmul_(dsquares[0], v, value=2)
         dentity.addcmul_(dsquares[1], entity, value=2)

@@ -12,9 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from medapps.graph.known_triples import KnownTriples, among, flat
-from medapps.train.batches.shuffle import Order, Ranges, Shuffle
+from medapps.train.batches.epoch_order import EpochOrder, Shuffle
+from medapps.train.batches.partitions import Ranges
 from medapps.train.config import MedConfig
-from medapps.train.loss.drop import draw_kept
+from medapps.train.loss.regularise import draw_kept
 from medapps.train.random_streams import DROPS, NEGATIVES, stream
 
 LONG = 2**12
@@ -59,7 +60,7 @@ class Sampler:
     entities: int
     config: MedConfig
     seed: int
-    order: Order
+    order: EpochOrder
     known: KnownTriples | None = None
     """Needed where config.sampling.filter_known."""
     one_way: np.ndarray | None = None
@@ -106,7 +107,7 @@ class Sampler:
                 negatives = negatives[begin - start : end - start]
             masked = self._masked(source[part], relation[part], target[part], side, negatives)
             chunks.append(Chunk(part.start, part.stop, side, negatives, masked))
-        if not chunks:  # a short batch for many ranks
+        if not chunks:  # a short batch for many processes
             none = negatives[:0]
             chunks = [Chunk(0, 0, side, none, np.empty(0, np.int64))]
         foreign = None
@@ -192,11 +193,10 @@ def sampler_of(
     config: MedConfig,
     seed: int,
     known: KnownTriples | None,
-    part: tuple[int, int] = (0, 1),
-    order: Order | None = None,
+    order: EpochOrder | None = None,
 ) -> Sampler:
     """A sampler with what the config asks for; `known` is the index of the training triples."""
     order = order or Shuffle(len(triples), entities, config.sampling.batch, seed)
     one_way = one_way_relations(triples, entities) if config.loss.own_answer else None
     known = known if config.sampling.filter_known else None
-    return Sampler(triples, entities, config, seed, order, known, one_way, part)
+    return Sampler(triples, entities, config, seed, order, known, one_way)

@@ -15,9 +15,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from medapps.arrays import forget
-from medapps.train.batches.shuffle import Ranges
 from medapps.train.random_streams import ORDER, shuffled, stream
 
+Ranges = tuple[tuple[int, int], ...]
 AT_ONCE = 2**22
 _PARTITIONS = 2**41
 """Part of the order's random numbers that belongs to the order of partitions."""

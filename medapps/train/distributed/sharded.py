@@ -46,11 +46,11 @@ class Sharded:
     route: Route | None = field(default=None, repr=False)
 
     @property
-    def rank(self) -> int:
+    def index(self) -> int:
         return self.group.rank
 
     @property
-    def world(self) -> int:
+    def size(self) -> int:
         return self.group.world
 
     @property
@@ -60,14 +60,14 @@ class Sharded:
     @property
     def block(self) -> int:
         """Rows of every rank but the last ones."""
-        return -(-self.rows // self.world)
+        return -(-self.rows // self.size)
 
     def agree(self, work: Callable[[], T]) -> T:
         return self.group.agree(work)
 
     def shard(self, rows: int) -> tuple[int, int]:
         assert rows == self.rows, (rows, self.rows)
-        return self._first(self.rank), self._first(self.rank + 1)
+        return self._first(self.index), self._first(self.index + 1)
 
     def place(self, held: int) -> tuple[int, int]:
         first, last = self.shard(self.rows)
@@ -77,20 +77,18 @@ class Sharded:
     def _first(self, rank: int) -> int:
         return min(rank * self.block, self.rows)
 
-    def fetch(
-        self, table: Tensor, ids: Tensor, groups: Groups, width: int
-    ) -> tuple[Tensor, Tensor]:
+    def fetch(self, table: Tensor, ids: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         wanted = groups.ids  # ascending, hence by owner
-        bounds = [self._first(rank) for rank in range(1, self.world)]
+        bounds = [self._first(rank) for rank in range(1, self.size)]
         cuts = torch.searchsorted(wanted, torch.tensor(bounds, dtype=wanted.dtype).to(wanted))
         ends = [0, *cuts.tolist(), len(wanted)]
         take = [b - a for a, b in pairwise(ends)]
-        ones = [1] * self.world
+        ones = [1] * self.size
         counts = torch.tensor(take, device=wanted.device)
         give = self.group.exchange("counts", counts, ones, ones).tolist()
-        asked = self.group.exchange("ids", wanted, take, give) - self._first(self.rank)
+        asked = self.group.exchange("ids", wanted, take, give) - self._first(self.index)
         self.route = Route(give, take, asked)
-        rows = self.group.exchange("rows", table[asked, :width], give, take)
+        rows = self.group.exchange("rows", table[asked], give, take)
         return rows, torch.searchsorted(wanted, ids)
 
     def give(self, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,7 +106,7 @@ class Sharded:
         return touched, dense[touched, :width]
 
     def softmax(self, exponent: Tensor) -> Tensor:
-        if self.world == 1:
+        if self.size == 1:
             return torch.softmax(exponent, 1)
         highest = exponent.new_full((len(exponent), 1), -torch.inf)
         if exponent.shape[1]:

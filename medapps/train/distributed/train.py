@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.store import disk_errors
-from medapps.tracking import NO_RUN, Run
+from medapps.tracking import NO_RUN
 from medapps.train.checkpoint import MACHINE
 from medapps.train.config import MedConfig
 from medapps.train.distributed.checkpoint import seen, writing_together
 from medapps.train.distributed.group import Group
 from medapps.train.distributed.sharded import Sharded
-from medapps.train.loop import Progress, train_med
+from medapps.train.med import train_med
+from medapps.train.session import Session
 
 
 def train_sharded(
@@ -36,32 +36,20 @@ def train_sharded(
     graph: Graph,
     config: MedConfig,
     folder: Path,
+    session: Session,
     *,
-    seed: int = 0,
-    run: Run = NO_RUN,
-    checkpoint_dir: Path | None = None,
-    resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     settings: dict[str, Any] | None = None,
     parents: dict[str, str] | None = None,
 ) -> Embedding:
-    """Train with all ranks of the group and write the embedding to `folder`; called by all."""
-    check_ranks(group, graph, config, seed, resume)
+    """Train with all processes of the group and write the embedding to `folder`; called by all."""
+    check_processes(group, graph, config, session.seed, session.resume)
     check_shared(group, folder.parent)
     threads = config.hardware.threads or max(1, len(os.sched_getaffinity(0)) // group.neighbours)
     group.sent.clear()
-    part = train_med(
-        graph,
-        config.changed(threads=threads),
-        seed=seed,
-        run=run if group.rank == 0 else NO_RUN,
-        checkpoint_dir=checkpoint_dir,
-        resume=resume,
-        progress=progress if group.rank == 0 else None,
-        stop=stop,
-        peers=Sharded(group, len(graph.entities)),
-    )
+    if group.rank > 0:
+        session = replace(session, run=NO_RUN, progress=None)
+    shared = Sharded(group, len(graph.entities))
+    part = train_med(graph, config.changed(threads=threads), session, group=shared)
     seen = group.gather([part.metrics["peak_rss_bytes"], sum(group.sent.values())])
     metrics = part.metrics | {
         "ranks": float(group.world),
@@ -71,7 +59,7 @@ def train_sharded(
     return save_together(group, replace(part, metrics=metrics), folder, settings, parents)
 
 
-def check_ranks(group: Group, graph: Graph, config: MedConfig, seed: int, resume: bool) -> None:
+def check_processes(group: Group, graph: Graph, config: MedConfig, seed: int, resume: bool) -> None:
     """Refuse ranks that would not train the same thing."""
     about = {"triples": len(graph.train), "entities": len(graph.entities), "digest": graph.digest}
     group.same(about, "graph")

@@ -24,6 +24,7 @@ on negatives. Masked negatives are given the distance `FAR`, at which every term
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -35,6 +36,22 @@ from medapps.train.loss.submodels import SubModels, Weights
 FAR = 1e6
 """Distance of a masked negative."""
 TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class PositiveSlice:
+    """Some positives of a batch, as the losses of their negatives see them."""
+
+    distance: Tensor  # (n, b)
+    grad: Tensor  # (n, b): dL/dD so far; distillation adds to it
+    of: int
+    """Positives in the whole batch."""
+    masked: Tensor | None = None
+    """int64: flat positions in (b, N) that are no negatives."""
+
+    def part(self, which: slice, masked: Tensor | None) -> PositiveSlice:
+        """Some of them; `grad` stays shared."""
+        return PositiveSlice(self.distance[:, which], self.grad[:, which], self.of, masked)
 
 
 Softmax = Callable[[Tensor], Tensor]
@@ -146,29 +163,27 @@ def _taught(
     score: Tensor,
     spare: Tensor,
     grad: Tensor,
-    positive: tuple[Tensor, Tensor],
+    near: PositiveSlice,
     models: SubModels,
-    batch: int,
     *,
     value: bool,
 ) -> Tensor:
     """Add the gradient of KD to grad (n, b, N) = dL/ds and to the positives' dL/dD; its value."""
-    distance, pull = positive  # (n, b)
     scale, margin = models.scale[:, 0], models.margin[:, 0]
-    share = (models.share * models.distil)[:-1] / batch
-    own = margin - scale * distance
+    share = (models.share * models.distil)[:-1] / near.of
+    own = margin - scale * near.distance
     total = torch.logaddexp(torch.logsumexp(score, -1), own)
     own -= total
     chance = torch.sub(score, total.unsqueeze(-1), out=spare)  # logarithms so far
     kl = score.new_zeros(())
     if value:
         far = (chance[-1] - chance[:-1]).mul_(chance[-1].exp()).sum(-1)  # (n - 1, b)
-        near = (own[-1] - own[:-1]) * own[-1].exp()
-        kl = ((far + near) * share[:, 0]).sum()
+        close = (own[-1] - own[:-1]) * own[-1].exp()
+        kl = ((far + close) * share[:, 0]).sum()
     chance.exp_()
     own.exp_()
     grad[:-1].add_(chance[:-1].sub_(chance[-1]).mul_(share))
-    pull[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * scale[:-1]
+    near.grad[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * scale[:-1]
     return kl
 
 
@@ -176,43 +191,38 @@ def pairs(
     distance: Tensor,
     models: SubModels,
     weights: Weights,
-    batch: int,
-    masked: Tensor | None,
+    near: PositiveSlice,
     buffers: tuple[Tensor, Tensor, Tensor],
     *,
     value: bool,
-    positive: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """EI (n,) (zeros unless `value`), ML + KD () and dL/dD (n, b, N), for b of the positives.
 
-    `masked` are flat positions in (b, N) that do not count; `buffers` are three tensors like
-    `distance`, the last of which becomes the gradient. KD also needs the distances (n, b) of the
-    positives and their gradient, to which it adds.
+    `buffers` are three tensors like `distance`, the last of which becomes the gradient.
     """
     n, b, count = distance.shape
     score, spare, grad = buffers
-    if masked is not None:
-        distance.view(n, -1)[:, masked] = FAR
+    if near.masked is not None:
+        distance.view(n, -1)[:, near.masked] = FAR
     if weights.quick and not value:
-        quick_pairs(distance, models, weights, batch, buffers, positive)
+        quick_pairs(distance, models, weights, near, buffers)
         return distance.new_zeros(n), distance.new_zeros(()), grad
     torch.mul(distance, -models.scale, out=score).add_(models.margin)
-    negative_weights(score, models.temperature, weights, masked, grad, spare)
-    part = (b if weights.negative_norm == "batch" else 1) / batch
+    negative_weights(score, models.temperature, weights, near.masked, grad, spare)
+    part = (b if weights.negative_norm == "batch" else 1) / near.of
     ei = distance.new_zeros(n)
     if value:
         ei = torch.mul(grad, softplus(score), out=spare).sum((1, 2)) * part
     mutual = n > 1 and weights.mutual
-    taught = models.taught and positive is not None
     ml = distance.new_zeros(())
     factor = models.share * part
-    if mutual or taught:
+    if mutual or models.taught:
         torch.sigmoid(score, out=spare)
         grad.mul_(spare).mul_(factor)
         if mutual:
-            ml = _mutual(score, grad, weights, 1.0 / (batch * count), masked)
-        if positive is not None and taught:
-            ml = ml + _taught(score, spare, grad, positive, models, batch, value=value)
+            ml = _mutual(score, grad, weights, 1.0 / (near.of * count), near.masked)
+        if models.taught:
+            ml = ml + _taught(score, spare, grad, near, models, value=value)
         grad.mul_(-models.scale)
     else:
         grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)

@@ -1,4 +1,7 @@
-"""What the losses need to know: the choices of a training, and the sub-models of one step."""
+"""What the losses need to know: the choices of a training, and the sub-models of one step.
+
+The dynamic loss weight a_i = exp(w3 d_i/d_n) says how much the loss of a sub-model counts.
+"""
 
 from __future__ import annotations
 
@@ -73,13 +76,21 @@ class SubModels:
     """Is there a k_i above 0, and a larger size to teach?"""
 
     @classmethod
-    def of(
+    def of(cls, config: MedConfig, w3: float, device: torch.device) -> SubModels:
+        """Those of a training, their losses weighted by w3."""
+        share = shares(config.loss.dlw, w3, config.dims).tolist()
+        columns = config.scales, config.margins, share, config.distils
+        return cls.from_columns(*columns, config.temperatures, device=device)
+
+    @classmethod
+    def from_columns(
         cls,
         scale: Sequence[float],
         margin: Sequence[float],
         share: Sequence[float],
-        temperature: Sequence[float],
         distil: Sequence[float],
+        temperature: Sequence[float],
+        *,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> SubModels:
@@ -100,3 +111,19 @@ class SubModels:
             self.temperature[which],
             self.taught,
         )
+
+
+def shares(mode: str, w3: float, dims: tuple[int, ...]) -> Tensor:
+    """a (n,): weights of the sub-models' losses."""
+    x = torch.tensor([d / dims[-1] for d in dims], dtype=torch.float64)
+    if mode == "off":
+        return torch.ones_like(x)
+    return torch.exp(w3 * x)
+
+
+def step_w3(w3: float, ei: Tensor, dims: tuple[int, ...], lr: float) -> float:
+    """w3 after one step of descent on sum a_i EI_i."""
+    x = torch.tensor([d / dims[-1] for d in dims], dtype=torch.float64)
+    ei = ei.double().cpu()
+    a = shares("literal", w3, dims)
+    return w3 - lr * float((x * a * ei).sum())

@@ -23,7 +23,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from medapps.model.scorer import Bounds, scale_segments_, segment_sums
+from medapps.model.kernels.segments import scale_segments_, segment_sums
+from medapps.model.scorer import Bounds
 from medapps.train.tables.bf16 import add_rows
 from medapps.train.tables.rows import blank
 
