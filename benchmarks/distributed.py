@@ -146,9 +146,9 @@ def work(options: argparse.Namespace) -> None:
     from medapps.errors import Interrupted
     from medapps.train.distributed.group import joined, launched
     from medapps.train.distributed.sharded import Sharded
-    from medapps.train.loop import train_med
+    from medapps.train.med import train_med
     from medapps.train.memory import peak_rss_bytes
-    from medapps.train.process_group import ALONE
+    from medapps.train.process_group import SINGLE
 
     graph, config = graph_of(options), config_of(options)
     before = peak_rss_bytes()
@@ -164,13 +164,13 @@ def work(options: argparse.Namespace) -> None:
             return number is None
 
         try:
-            train_med(graph, config, stop=stop, peers=peers)
+            train_med(graph, config, stop=stop, group=peers)
         except Interrupted:
             return
 
     sent: list[dict[str, float]] = [{}]
     if not launched():
-        train(ALONE, Counter())
+        train(SINGLE, Counter())
         peaks = [peak_rss_bytes()]
     else:
         with joined("cpu") as group:

@@ -33,8 +33,8 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     from medapps.graph.graph import Graph
     from medapps.graph.ids import IdMap
     from medapps.train.config import MedConfig
-    from medapps.train.loop import train_med
-    from medapps.train.memory import peak_rss_bytes, plan_mapped
+    from medapps.train.med import train_med
+    from medapps.train.memory import Sizes, peak_rss_bytes, plan_mapped
 
     file = options.folder / "triples.safetensors"
     if not file.exists():
@@ -66,8 +66,8 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     )
     plan = {}
     if options.step == "mmap":
-        sizes = options.entities, 15, 500, options.triples
-        plan = vars(plan_mapped(*sizes, config))
+        sizes = Sizes(options.entities, 15, options.triples, config)
+        plan = vars(plan_mapped(sizes))
     folder = options.folder / options.step
     began = process_time()
     trained = train_med(graph, config, checkpoint_dir=folder / "state")

@@ -27,14 +27,14 @@ import numpy as np
 
 from medapps.graph.graph import KnownTriples
 from medapps.model.rules import RULES
-from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import Sampler, sampler_of
-from medapps.train.build import make_tables, make_tiers
 from medapps.train.config import MedConfig
 from medapps.train.loop import LOOK
-from medapps.train.loss.submodels import Weights
+from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.med_step import MedStep
 from medapps.train.memory import keep_pages, peak_rss_bytes
-from medapps.train.step import PHASES, Clock, Step, Tables, Tiers
+from medapps.train.model import Model, new_model
+from medapps.train.step import PHASES, Engine
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 
@@ -46,8 +46,8 @@ FB15K237 = (14_541, 237, 272_115)
 class Contender:
     """A training that can do some more steps and remembers how long they took."""
 
-    step: Step
-    tiers: Tiers
+    step: MedStep
+    models: SubModels
     sampler: Sampler
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -56,10 +56,10 @@ class Contender:
     def run(self, steps: int, *, record: bool = True) -> None:
         wall, cpu = perf_counter(), process_time()
         for _ in range(steps):
-            self.step.clock.mark(None)
+            self.step.engine.clock.mark(None)
             batch = self.sampler.batch(0, self.done % self.sampler.steps)
-            self.step.clock.mark("sample")
-            self.step(batch, self.tiers, 0.1, self.done, value=self.done % LOOK == 0)
+            self.step.engine.clock.mark("sample")
+            self.step(batch, self.models, 0.1, self.done, value=self.done % LOOK == 0)
             self.done += 1
         if record:
             self.wall.append((perf_counter() - wall) / steps)
@@ -71,21 +71,20 @@ def contender(
     triples: np.ndarray,
     entities: int,
     relations: int,
-    like: Tables | None = None,
+    like: Model | None = None,
 ) -> Contender:
     """A training on made-up triples; `like` lends its tables, so that a million rows exist once."""
-    scorer = make_scorer(config.scorer, config.norm)
     if like is None:
-        tables = make_tables(config, scorer, entities, relations, 0, CPU)
+        model = new_model(config, entities, relations, 0)
     else:
-        small = make_tables(config, scorer, 1, relations, 0, CPU)
+        small = new_model(config, 1, relations, 0)
         square = torch.zeros(entities, len(config.dims))
         optimiser = replace(small.entity_optimiser, state={"square": square})
-        tables = Tables(like.entities, like.relations, optimiser, small.relation_optimiser)
+        model = replace(small, **like.tables(), entity_optimiser=optimiser)
     known = KnownTriples.of(triples, entities) if config.sampling.filter_known else None
     return Contender(
-        Step(scorer, Weights.of(config, bounded=scorer.bounded), tables, clock=Clock()),
-        make_tiers(config, scorer, CPU, 1.0),
+        MedStep(Engine(model), Weights.of(config, bounded=model.scorer.measure.is_distance)),
+        SubModels.of(config, 1.0, CPU),
         sampler_of(triples, entities, config, 0, known),
     )
 
@@ -102,7 +101,7 @@ def compare(one: Contender, other: Contender, rounds: int, steps: int) -> tuple[
     """Median over rounds of one's time over the other's: wall clock and processor."""
     for c in (one, other):
         c.run(3, record=False)
-        c.step.clock.seconds.update(dict.fromkeys(PHASES, 0.0))
+        c.step.engine.clock.seconds.update(dict.fromkeys(PHASES, 0.0))
     for _ in range(rounds):
         one.run(steps)
         other.run(steps)
@@ -149,7 +148,7 @@ def fractions(c: Contender, config: MedConfig, speed: dict[str, float]) -> dict[
     }
     out: dict[str, Any] = {}
     for phase in PHASES:
-        seconds = c.step.clock.seconds[phase] / steps
+        seconds = c.step.engine.clock.seconds[phase] / steps
         out[phase] = {"milliseconds": 1e3 * seconds}
         if phase == "score":
             out[phase]["of_gemm"] = flops / seconds / 1e9 / speed["gemm_gflops"]
@@ -206,7 +205,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         three = MedConfig(dims=(10, 100, 500), **shape)
         one = MedConfig(dims=(500,), **shape)
         med = contender(three, triples, entities, 15)
-        single = contender(one, triples, entities, 15, like=med.step.tables)
+        single = contender(one, triples, entities, 15, like=med.step.engine.model)
         ratio, ratio_cpu = compare(med, single, rounds, steps)
         result |= {
             "entities": entities,
@@ -276,7 +275,7 @@ def by_entities(shape: dict[str, Any], steps: int) -> dict[str, float]:
     runners = {}
     for size in sizes:  # a smaller graph uses the first rows of the largest table
         tables = largest.step.tables
-        part = Tables(tables.entities[:size], tables.relations, tables.entity_optimiser,
+        part = Model(tables.entities[:size], tables.relations, tables.entity_optimiser,
                       tables.relation_optimiser)  # fmt: skip
         runners[size] = contender(config, made_up(size, 15, 400_000), size, 15, like=part)
         runners[size].run(3, record=False)

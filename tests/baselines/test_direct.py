@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from medapps.baselines.registry import make_baseline
-from medapps.baselines.single_size import alone, default_rate
+from medapps.baselines.search import alone, default_rate
 from medapps.train.config import MedConfig
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.baselines.conftest import OFF, short
 
 

@@ -10,15 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss, log_softmax, softplus
 
+from medapps.baselines.distill import (
+    Loss,
+    Seen,
+    forward_all,
+    huber_ramp_loss,
+    kd_loss,
+    learn,
+    masked_of,
+)
 from medapps.baselines.dualde import Labels, dual_loss
-from medapps.baselines.losses import Loss, Seen, huber_ramp_loss, kd_loss
-from medapps.baselines.player import Player, masked_of
 from medapps.crop.score import EPSILON, ScoreSpec
 from medapps.graph.graph import KnownTriples
 from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import Batch, sampler_of
 from medapps.train.config import MedConfig
-from medapps.train.step import Tables
+from medapps.train.model import Model
+from medapps.train.step import Engine
 from tests.baselines.conftest import make_graph
 
 F64 = torch.float64
@@ -33,16 +41,11 @@ class Descent:
         table.index_add_(0, ids, grad, alpha=-lr)
 
 
-def player(n: int, relations: int, dim: int, scorer: str, scale: float, seed: int) -> Player:
+def engine(n: int, relations: int, dim: int, spec: ScoreSpec, seed: int) -> Engine:
     g = torch.Generator().manual_seed(seed)
     tables = [torch.randn(k, dim, generator=g, dtype=F64) for k in (n, relations)]
-    spec = ScoreSpec(scorer=scorer, scale=scale, margin=4.0)
-    return Player(
-        Tables(*tables, Descent(), Descent()),  # type: ignore[arg-type]
-        spec,
-        dim,
-        make_scorer(scorer),
-    )
+    scorer = make_scorer(spec.scorer)
+    return Engine(Model(scorer, (dim,), (spec,), *tables, Descent(), Descent()))  # type: ignore[arg-type]
 
 
 def naive(tables: tuple[Tensor, Tensor], spec: ScoreSpec, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -139,32 +142,34 @@ class Case:
         assert len(self.masked) and {c.side for c in self.batch.chunks} == {"head", "tail"}
         self.keep = torch.ones(48, 12, dtype=torch.bool)
         self.keep.view(-1)[self.masked] = False
-        self.student = player(40, 3, 5, scorer, 1.0, 0)
-        self.teacher = player(40, 3, 8, scorer, 0.8, 1)
+        specs = (ScoreSpec(scorer=scorer, scale=scale, margin=4.0) for scale in (1.0, 0.8))
+        self.student = engine(40, 3, 5, next(specs), 0)
+        self.teacher = engine(40, 3, 8, next(specs), 1)
         self.leaves = [
-            tuple(t.clone().requires_grad_() for t in (p.tables.entities, p.tables.relations))
+            tuple(t.clone().requires_grad_() for t in p.model.tables().values())
             for p in (self.student, self.teacher)
         ]
         self.scores = [
-            naive(leaf, p.spec, self.batch)
+            naive(leaf, p.model.specs[0], self.batch)
             for leaf, p in zip(self.leaves, (self.student, self.teacher), strict=True)
         ]
 
     def check(self, loss: Loss, truth: Tensor, *, both: bool = False, done: float = 0.5) -> None:
-        """Move both players once; compare value and moves with autograd."""
+        """Move both models once; compare value and moves with autograd."""
         truth.backward()
         with torch.no_grad():
-            views = [p.look(self.batch, self.masked) for p in (self.student, self.teacher)]
-            seen = Seen(self.student, views[0], self.teacher, views[1], self.masked, done)
-            value, *pulls = loss(seen)
-            for p, view, pull in zip((self.student, self.teacher), views, pulls, strict=True):
+            both_engines = self.student, self.teacher
+            views = [forward_all(p, self.batch, self.masked, drop=False) for p in both_engines]
+            value, *pulls = loss(Seen(*views, self.masked, done))
+            for p, view, pull in zip(both_engines, views, pulls, strict=True):
                 if pull is not None:
-                    p.learn(view, pull.positive, pull.negative, LR, 0, pull.ends)
+                    learn(p, view, pull, 0.0)
+                    p.apply(view, LR, 0)
         assert float(value) == pytest.approx(float(truth.detach()), rel=1e-9)
         assert (pulls[1] is not None) == both
         players = (self.student, self.teacher) if both else (self.student,)
         for p, leaves in zip(players, self.leaves, strict=False):
-            for table, leaf in zip((p.tables.entities, p.tables.relations), leaves, strict=True):
+            for table, leaf in zip(p.model.tables().values(), leaves, strict=True):
                 torch.testing.assert_close(
                     (leaf.detach() - table) / LR, leaf.grad, rtol=1e-7, atol=1e-9
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from medapps.crop.embedding import Embedding
 from medapps.stages.origin import origin_of
 from medapps.train.config import MedConfig
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.train.conftest import make_graph
 
 

@@ -10,15 +10,15 @@ from torch.nn.functional import huber_loss, softplus
 
 from medapps.model.scorer import Scorer, make_scorer
 from medapps.train.config import MedConfig
-from medapps.train.loss.loss_weight import shares, step_w3
 from medapps.train.loss.med import (
+    PositiveSlice,
     negative_weights,
     over_positives,
     pairs,
     positive_weights,
     positives,
 )
-from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.loss.submodels import SubModels, Weights, shares, step_w3
 
 F64 = torch.float64
 
@@ -27,7 +27,8 @@ def models(
     scale=(2.0, 1.5, 1.0), margin=(4.0, 5.0, 6.0), share=(0.5, 1.0, 2.0), tau=(0.5, 1.0, 1.5),
     distil=(0.0, 0.0, 0.0), dtype=F64,
 ) -> SubModels:  # fmt: skip
-    return SubModels.of(scale, margin, share, tau, distil[: len(scale)], torch.device("cpu"), dtype)
+    columns = scale, margin, share, distil[: len(scale)], tau
+    return SubModels.from_columns(*columns, device=torch.device("cpu"), dtype=dtype)
 
 
 def distances(n=3, b=5, k=1, seed=0) -> torch.Tensor:
@@ -40,6 +41,12 @@ def distances(n=3, b=5, k=1, seed=0) -> torch.Tensor:
 
 def like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+
+
+def alone(of: int, masked: torch.Tensor | None = None) -> PositiveSlice:
+    """Negatives whose positives do not matter: nothing is distilled."""
+    none = torch.empty(0)
+    return PositiveSlice(none, none, of, masked)
 
 
 def reference(pos, neg, m: SubModels, w: Weights, mask=None) -> torch.Tensor:
@@ -111,8 +118,9 @@ def test_loss_and_gradient_equal_autograd(weights, masked):
     flat = mask.flatten().nonzero().flatten() if masked else None
     with torch.no_grad():
         ei_p, ml_p, dpos = positives(pos.detach().clone(), m, weights)
+        near = alone(b, flat)
         ei_n, ml_n, dneg = pairs(
-            neg.detach().clone(), m, weights, b, flat, like(neg.detach()), value=True
+            neg.detach().clone(), m, weights, near, like(neg.detach()), value=True
         )
         total = (m.share[:, 0, 0] * (ei_p + ei_n)).sum() + ml_p + ml_n
     torch.testing.assert_close(total, truth.detach())
@@ -123,9 +131,9 @@ def test_loss_and_gradient_equal_autograd(weights, masked):
 @pytest.mark.parametrize("weights", [Weights(), Weights(ml_down=1.0), CASES[2]])
 def test_row_blocks_add_up_to_the_whole_batch(weights):
     m, neg = models(), distances(b=6, k=4)
-    whole = pairs(neg.clone(), m, weights, 6, None, like(neg), value=True)
+    whole = pairs(neg.clone(), m, weights, alone(6), like(neg), value=True)
     parts = [
-        pairs(x.clone(), m, weights, 6, None, like(x.contiguous()), value=True)
+        pairs(x.clone(), m, weights, alone(6), like(x.contiguous()), value=True)
         for x in (neg[:, :2].contiguous(), neg[:, 2:].contiguous())
     ]
     torch.testing.assert_close(torch.cat([p[2] for p in parts], 1), whole[2])
@@ -200,7 +208,7 @@ def test_without_evolutionary_improvement_equals_zero_temperatures():
     )
     for call in (
         lambda w: positives(pos.clone(), m, w)[2],
-        lambda w: pairs(neg.clone(), m, w, 5, None, like(neg), value=False)[2],
+        lambda w: pairs(neg.clone(), m, w, alone(5), like(neg), value=False)[2],
     ):
         torch.testing.assert_close(call(off), call(zero))
 
@@ -215,9 +223,8 @@ def test_learned_w3_follows_its_gradient():
     dims, ei = (10, 100, 500), torch.tensor([1.0, 0.6, 0.4])
     w3 = torch.tensor(1.0, dtype=F64, requires_grad=True)
     (torch.exp(w3 * torch.tensor(dims, dtype=F64) / 500) * ei).sum().backward()
-    assert step_w3("literal", 1.0, ei, dims, 0.1) == pytest.approx(1 - 0.1 * float(w3.grad))
-    assert step_w3("literal", 1.0, ei, dims, 0.1) < 1.0
-    assert step_w3("fixed", 1.0, ei, dims, 0.1) == 1.0
+    assert step_w3(1.0, ei, dims, 0.1) == pytest.approx(1 - 0.1 * float(w3.grad))
+    assert step_w3(1.0, ei, dims, 0.1) < 1.0
 
 
 def test_one_sub_model_is_the_plain_loss_whatever_the_switches():
@@ -244,11 +251,9 @@ def test_the_full_size_teaches_prefixes_its_distribution():
     truth.backward()
     with torch.no_grad():
         pull = torch.zeros_like(pos)
-        near = (pos.detach(), pull)
-        with_kd = pairs(
-            neg.clone(), m, weights, 4, None, like(neg.detach()), value=True, positive=near
-        )
-        without = pairs(neg.clone(), models(), weights, 4, None, like(neg.detach()), value=True)
+        near = PositiveSlice(pos.detach(), pull, 4)
+        with_kd = pairs(neg.clone(), m, weights, near, like(neg.detach()), value=True)
+        without = pairs(neg.clone(), models(), weights, near, like(neg.detach()), value=True)
     torch.testing.assert_close(with_kd[1], truth.detach())
     torch.testing.assert_close(with_kd[2] - without[2], neg.grad)
     torch.testing.assert_close(pull, pos.grad)
@@ -268,16 +273,9 @@ def test_the_quick_path_equals_the_general_one(tau, distil, n):
         weights = Weights(plain_powers=plain)
         assert weights.quick
         pull = torch.zeros_like(near)
-        _, _, grad = pairs(
-            neg.clone(),
-            m,
-            weights,
-            5,
-            masked,
-            like(neg),
-            value=general,  # only the general path has values
-            positive=(near, pull),
-        )
+        here = PositiveSlice(near, pull, 5, masked)
+        # only the general path has values
+        _, _, grad = pairs(neg.clone(), m, weights, here, like(neg), value=general)
         got.append((grad, pull))
     for grad, pull in got[1:]:
         torch.testing.assert_close(grad, got[0][0])
@@ -292,8 +290,8 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
     for dtype in (F64, torch.float32):
         m = models(tau=(2.0, 2.0, 2.0), distil=(0.5, 0.5, 0.5), dtype=dtype)
         pull, far = torch.zeros_like(near, dtype=dtype), neg.to(dtype)
-        positive = (near.to(dtype), pull)
-        _, _, grad = pairs(far, m, weights, 5, None, like(far), value=False, positive=positive)
+        here = PositiveSlice(near.to(dtype), pull, 5)
+        _, _, grad = pairs(far, m, weights, here, like(far), value=False)
         got.append((grad.double(), pull.double()))
     assert got[0][0].abs().max() > 0.1
     for one, other in zip(*got, strict=True):
@@ -311,5 +309,6 @@ def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, far
     weights = Weights(plain_powers=plain)
     masked = torch.arange(8)  # every negative of the first two positives
     pull = torch.zeros_like(near)
-    _, _, grad = pairs(neg, m, weights, 5, masked, like(neg), value=False, positive=(near, pull))
+    here = PositiveSlice(near, pull, 5, masked)
+    _, _, grad = pairs(neg, m, weights, here, like(neg), value=False)
     assert torch.isfinite(grad).all() and torch.isfinite(pull).all()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from medapps.train.tables.optimiser import make_optimiser
-from medapps.train.tables.rows import blank, group, start_table, summed
+from medapps.train.tables.rows import blank, fill, group, summed
 
 
 def table(rows=20, width=6, seed=0) -> torch.Tensor:
@@ -128,5 +128,5 @@ def test_large_tables_start_like_small_ones():
     cpu = torch.device("cpu")
     large = blank((5_000_000, 4), cpu)  # beyond the size from which large pages are asked for
     assert large.shape == (5_000_000, 4) and not large[::100_000].any()
-    first = start_table(3, 0, 10, 8, 1.0, cpu)
-    assert torch.equal(first, start_table(3, 0, 5000, 8, 1.0, cpu)[:10])
+    first = fill(blank((10, 8), cpu), 3, 0, 1.0)
+    assert torch.equal(first, fill(blank((5000, 8), cpu), 3, 0, 1.0)[:10])

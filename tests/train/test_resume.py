@@ -17,7 +17,7 @@ from medapps.crop.embedding import Embedding
 from medapps.errors import Interrupted, MedappsError
 from medapps.train.checkpoint import has_checkpoint
 from medapps.train.config import MedConfig
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.train.conftest import make_graph
 
 CONFIG = MedConfig(
@@ -40,7 +40,7 @@ LONG = CONFIG.changed(epochs=80)
 SCRIPT = """
 import os, random, signal, sys, time
 from pathlib import Path
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.train.conftest import make_graph
 from medapps.store import read_manifest
 from tests.train.test_resume import LONG

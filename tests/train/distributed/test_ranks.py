@@ -15,7 +15,7 @@ import torch
 from medapps.crop.embedding import Embedding
 from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import sampler_of
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.train.distributed.launch import launch
 from tests.train.distributed.scenarios import CONFIGS, GRAPH, SEED, main, watched
 from tests.train.distributed.wire import sent_bytes
