@@ -29,9 +29,9 @@ class SearchConfig(Config):
     rates: tuple[PositiveFloat, ...] = (0.5, 2.0)
     """Learning rates that are tried last, as multiples of the size's default one."""
     further: NonNegativeInt = 4
-    """How often a row of values goes on, by its last ratio, where the best one is at its end."""
+    """How often the grid is extended, by its last ratio, when the best value is on its edge."""
     epochs: PositiveInt = 5
-    """Passes of a trial of the largest size; smaller ones, which cost less, get as many more, up to
+    """Epochs of a trial of the largest size; smaller ones, which cost less, get as many more, up to
     those of the training.
     """
     triples: PositiveInt = 1000

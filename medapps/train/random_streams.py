@@ -1,7 +1,7 @@
 """Randomness by counter: every draw is a function of seed, purpose, epoch and step.
 
-A resumed run needs only its counters, ranks of a distributed run agree without talking, and a row's
-start value depends on the row alone.
+A resumed run needs only its counters, the processes of a distributed run agree without talking, and
+the initial value of a row depends on the row alone.
 """
 
 from __future__ import annotations

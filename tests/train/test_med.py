@@ -264,14 +264,14 @@ def test_the_full_size_teaches_prefixes_its_distribution():
 )
 @pytest.mark.parametrize("distil", [(0.0, 0.0, 0.0), (0.7, 0.7, 0.7), (0.0, 0.7, 0.3)])
 @pytest.mark.parametrize("n", [1, 3])
-def test_the_quick_path_equals_the_general_one(tau, distil, n):
+def test_the_fast_path_equals_the_general_one(tau, distil, n):
     m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n], tau[:n], distil)
     neg, near = distances(n=n, k=7, seed=3), distances(n=n)[..., 0]
     masked = torch.tensor([2, 15, 16])
     got = []
     for plain, general in ((False, True), (False, False), (True, False)):
         weights = Weights(plain_powers=plain)
-        assert weights.quick
+        assert weights.fast
         pull = torch.zeros_like(near)
         here = PositiveSlice(near, pull, 5, masked)
         # only the general path has values
@@ -300,7 +300,7 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
 
 @pytest.mark.parametrize("farther", [0.0, 500.0])
 @pytest.mark.parametrize("plain", [False, True])
-def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
+def test_the_fast_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
     m, near = (
         models(tau=(2.0, 2.0, 2.0), distil=(1.0, 1.0, 1.0), dtype=torch.float32),
         distances()[..., 0].float() + farther,

@@ -89,6 +89,6 @@ class Autograd(Scorer):
 
     def _query_shares(self, shares: Tensor) -> Tensor:
         """The same for the columns of a query: source, relation, side."""
-        of_entity, _, of_query = self.rule.REALS
+        of_entity, of_relation, _ = self.rule.REALS
         each = shares[::of_entity]
-        return torch.cat([shares, each.repeat_interleave(of_query - of_entity)])
+        return torch.cat([shares, each.repeat_interleave(of_relation), each])

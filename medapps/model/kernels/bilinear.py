@@ -28,7 +28,6 @@ class Bilinear(Scorer):
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, width) and entity (B, K, width); overwrites grad."""
         query, entity = kept
         chain_back_(grad.neg_(), self.from_larger)
         dentity = query.unsqueeze(1).expand_as(entity).clone(memory_format=torch.contiguous_format)

@@ -43,7 +43,6 @@ class Euclidean(Scorer):
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
         chain_back_(grad.div_(distance), self.from_larger)
         kept = scale_segments_(kept, grad, bounds)
         dquery = kept.squeeze(1) if kept.shape[1] == 1 else kept.sum(1)
@@ -89,5 +88,4 @@ class Euclidean(Scorer):
         return (query - entity).square_().unflatten(-1, (dim, -1)).sum(-1)
 
     def total(self, terms: Tensor) -> Tensor:
-        """The distance whose terms have this sum."""
         return terms.clamp_min(0.0).add_(EPSILON).sqrt_()

@@ -37,7 +37,6 @@ class Modulus(Scorer):
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
         factor = _moduli(kept).reciprocal_()
         scale_segments_(factor, chain_back_(grad, self.from_larger), _complex(bounds))
         kept.view(*factor.shape, 2).mul_(factor.unsqueeze(-1))

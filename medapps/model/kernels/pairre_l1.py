@@ -43,7 +43,6 @@ class PairreL1(Scorer):
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, 3 width) and entity (B, K, width)."""
         query, t = kept
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
         a, b = (inverse_lengths(x, bounds) for x in (h, t))  # (n, B, 1), (n, B, K)

@@ -49,7 +49,6 @@ class PairreL2(Scorer):
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, 3 width) and entity (B, K, width); overwrites grad."""
         (query, t), share = kept, self.from_larger
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
         a, b = (inverse_lengths(x, bounds) for x in (h, t))
@@ -139,7 +138,6 @@ class PairreL2(Scorer):
         return apart(query, entity, dim).square_()
 
     def total(self, terms: Tensor) -> Tensor:
-        """The distance whose terms have this sum."""
         return terms.clamp_min(0.0).add_(EPSILON).sqrt_()
 
 

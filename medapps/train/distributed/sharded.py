@@ -1,9 +1,9 @@
-"""Peers that share one entity table: rank r holds one block of rows, everybody all relations.
+"""A process group that shares one entity table: each holds a block of rows, and all relations.
 
 A step asks the owners for the rows that it needs and sends them the gradients back; an owner adds
-up what arrives in the order of ranks and moves its rows. Relations are held by all: their gradients
-are summed over all ranks, with a column that says which rows anybody touched, and every rank makes
-the same move.
+up what arrives in the order of processes and moves its rows. Relations are held by all: their
+gradients are summed over all processes, with a column that says which rows anybody touched, and
+every process makes the same move.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from medapps.train.checkpoint import Counters
 from medapps.train.distributed.checkpoint import load_shards, save_shards
 from medapps.train.distributed.group import Group
+from medapps.train.process_group import ProcessGroup
 from medapps.train.tables.rows import Groups, group, summed
 
 T = TypeVar("T")
@@ -27,19 +28,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Route:
-    """Who asked whom for which rows, kept until the gradients go the same way back."""
+    """Who asked whom for which rows, kept until the gradients go back the same way."""
 
     give: list[int]
-    """How many rows each rank asked of this one."""
+    """How many rows each process asked of this one."""
     take: list[int]
-    """How many rows this rank asked of each."""
+    """How many rows this process asked of each."""
     asked: Tensor
-    """Rows of the own block that were asked for, by rank."""
+    """Rows of the own block that were asked for, by process."""
 
 
 @dataclass
-class Sharded:
-    """One rank of a group that shares a table of `rows` rows in blocks, as DTensor's Shard(0)."""
+class Sharded(ProcessGroup):
+    """One process of a group that shares a table of `rows` rows in blocks (DTensor's Shard(0))."""
 
     group: Group
     rows: int
@@ -59,7 +60,7 @@ class Sharded:
 
     @property
     def block(self) -> int:
-        """Rows of every rank but the last ones."""
+        """Rows of every process but the last ones."""
         return -(-self.rows // self.size)
 
     def agree(self, work: Callable[[], T]) -> T:

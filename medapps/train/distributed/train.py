@@ -1,6 +1,6 @@
-"""Train together: every rank its rows, the finished embedding an ordinary one.
+"""Train together: every process its rows, the finished embedding an ordinary one.
 
-The embedding is written by all ranks into one file, each its own rows at their place, so that
+The embedding is written by all processes into one file, each its own rows at their place, so that
 `rank`, `crop`, `label` and `recommend` read it memory-mapped like any other, and no process ever
 holds the whole table.
 """
@@ -60,14 +60,14 @@ def train_sharded(
 
 
 def check_processes(group: Group, graph: Graph, config: MedConfig, seed: int, resume: bool) -> None:
-    """Refuse ranks that would not train the same thing."""
+    """Refuse processes that would not train the same thing."""
     about = {"triples": len(graph.train), "entities": len(graph.entities), "digest": graph.digest}
     group.same(about, "graph")
     plain = {key: value for key, value in flat(config.plain()).items() if key not in MACHINE}
     group.same(plain | {"seed": seed, "resume": resume}, "config")
     if len(graph.entities) < group.world:
         raise MedappsError(
-            f"{len(graph.entities)} entities cannot be shared by {group.world} ranks.",
+            f"{len(graph.entities)} entities cannot be shared by {group.world} processes.",
             fix="Give torchrun a smaller --nproc-per-node.",
         )
 
@@ -98,7 +98,7 @@ def save_together(
     settings: dict[str, Any] | None,
     parents: dict[str, str] | None,
 ) -> Embedding:
-    """Write one embedding of which every rank has its rows; loads it memory-mapped."""
+    """Write one embedding of which every process has its rows; loads it memory-mapped."""
     rows = Sharded(group, len(part.entity_ids))
     first, _ = rows.place(len(part.entities))
     parents = {"graph": part.graph_digest} | (parents or {})

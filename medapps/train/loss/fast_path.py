@@ -23,7 +23,7 @@ LEAST = 1e-37
 """What a sum of exponentials is at least: where all of them vanish, so do their gradients."""
 
 
-def quick_pairs(
+def fast_pairs(
     distance: Tensor,
     models: SubModels,
     weights: Weights,
@@ -46,7 +46,7 @@ def quick_pairs(
         shift = None
         if not weights.plain_powers:
             shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
-        factor = _quick_part(distance[part], some, share, work, shift)
+        factor = _fast_part(distance[part], some, share, work, shift)
         kd = None
         if models.taught:
             own = -some.scale * near.distance[part].unsqueeze(-1) - (
@@ -82,7 +82,7 @@ def _groups(temperature: tuple[float, ...], size: int) -> Iterator[tuple[int, in
             first = i
 
 
-def _quick_part(
+def _fast_part(
     distance: Tensor,
     models: SubModels,
     share: Tensor,

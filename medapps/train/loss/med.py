@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from medapps.train.loss.fast_path import quick_pairs
+from medapps.train.loss.fast_path import fast_pairs
 from medapps.train.loss.submodels import SubModels, Weights
 
 FAR = 1e6
@@ -204,8 +204,8 @@ def pairs(
     score, spare, grad = buffers
     if near.masked is not None:
         distance.view(n, -1)[:, near.masked] = FAR
-    if weights.quick and not value:
-        quick_pairs(distance, models, weights, near, buffers)
+    if weights.fast and not value:
+        fast_pairs(distance, models, weights, near, buffers)
         return distance.new_zeros(n), distance.new_zeros(()), grad
     torch.mul(distance, -models.scale, out=score).add_(models.margin)
     negative_weights(score, models.temperature, weights, near.masked, grad, spare)

@@ -53,8 +53,8 @@ class Weights:
         )
 
     @property
-    def quick(self) -> bool:
-        """May `quick_pairs` stand in for the general path?"""
+    def fast(self) -> bool:
+        """May `fast_pairs` stand in for the general path?"""
         usual = self.negative_weights == "own" and self.negative_norm == "per_positive"
         return usual and not self.mutual
 

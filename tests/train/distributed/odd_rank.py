@@ -12,8 +12,8 @@ import signal
 import sys
 from typing import Any
 
+from medapps.train.distributed.checkpoint import ShardWriter
 from medapps.train.distributed.sharded import Sharded
-from medapps.train.distributed.shards import ShardWriter
 
 EVERY = 5
 """Steps between checkpoints."""
