@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -152,28 +153,58 @@ def fill(path: Path, name: str, first: int, rows: np.ndarray) -> None:
 
 def open_arrays(path: Path) -> dict[str, np.ndarray]:
     """Map every array of `path` read-only; nothing is read until it is touched."""
-    size = path.stat().st_size
     try:
         with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _HEADER_LIMIT):
                 raise ValueError("the header is longer than the file")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_once)
         start = 8 + length
-        header.pop("__metadata__", None)
-        arrays = {}
-        for name, entry in header.items():
-            dtype, shape = _DTYPE_OF[entry["dtype"]], tuple(entry["shape"])
-            begin, end = entry["data_offsets"]
-            if end - begin != math.prod(shape) * dtype.itemsize or start + end > size:
-                raise ValueError(f"array {name!r} does not fit into the file")
-            if end == begin:
-                arrays[name] = np.empty(shape, dtype)
-            else:
+        arrays: dict[str, np.ndarray] = {}
+        for name, dtype, shape, begin in list(_layout(header, size - start)):
+            if math.prod(shape):
                 arrays[name] = np.memmap(path, dtype, "r", offset=start + begin, shape=shape)
+            else:
+                arrays[name] = np.empty(shape, dtype)
         return arrays
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MedappsError(
             f"{path} is not a readable array file: {error}.",
             fix="It was cut short or altered; make it again with --force.",
         ) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no key occurs twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice in the header")
+    return found
+
+
+def _layout(
+    header: dict[str, Any], size: int
+) -> Iterator[tuple[str, np.dtype, tuple[int, ...], int]]:
+    """Name, type, shape and first byte of each array; together they are all `size` bytes.
+
+    Refuses what the safetensors library refuses: overlaps, gaps, bytes that belong to no array.
+    """
+    notes = header.pop("__metadata__", None)
+    if notes is not None and not all(type(note) is str for note in notes.values()):
+        raise ValueError("its metadata are no strings")
+    at = 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (begin, end) = (
+            _DTYPE_OF[entry["dtype"]],
+            entry["shape"],
+            entry["data_offsets"],
+        )
+        if any(type(number) is not int or number < 0 for number in (begin, end, *shape)):
+            raise ValueError(f"shape or place of array {name!r} is no whole number")
+        if begin != at or end - begin != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"array {name!r} does not fit to its neighbours")
+        yield name, dtype, tuple(shape), begin
+        at = end
+    if at != size:
+        raise ValueError(f"its arrays take {at:,} bytes, but it has {size:,} for them")

@@ -11,18 +11,40 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from medapps.errors import MedappsError
+
+LARGEST_SEED = 2**63 - 1
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+"""Generators take 64 bits: a larger seed would be the same as a smaller one."""
+Dim = Annotated[int, Field(ge=1, le=2**16)]
+"""Length of a vector or width of a layer."""
+Size = Annotated[int, Field(ge=1, le=2**24)]
+"""Rows that are held at once."""
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+"""How often, or of how many."""
+Positive = Annotated[float, Field(gt=0, le=1e4)]
+"""Rates and factors; float32 would overflow far beyond."""
+Weight = Annotated[float, Field(ge=0, le=1e4)]
+"""What may be 0: weights, margins, decays."""
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+"""Share of numbers that are left out."""
+
+
+LONGEST, DEEPEST = 2**20, 32
+"""Characters of a YAML text, and how deeply it may be nested."""
 
 
 class Config(BaseModel):
     """Base of every configuration model: immutable, and unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @classmethod
     def section(cls, name: str) -> type[Config] | None:
@@ -57,7 +79,24 @@ Model = TypeVar("Model", bound=Config)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number and `off` a word, as everyone expects."""
+    """YAML in which 1e-3 is a number and `off` a word, as everyone expects.
+
+    Without aliases, by which a few lines become gigabytes, and not nested too deeply.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
+        if self.depth >= DEEPEST:
+            problem = f"it is nested more than {DEEPEST} times"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 _BOOL = "tag:yaml.org,2002:bool"
@@ -77,8 +116,12 @@ _Loader.add_implicit_resolver(
 
 def parse_yaml(text: str, where: str) -> Any:
     """The value of a YAML text; a syntax error says where."""
+    if len(text) > LONGEST:
+        raise MedappsError(f"{where} is too long: settings have at most {LONGEST:,} characters.")
     try:
         return yaml.load(text, _Loader)
+    except (ValueError, OverflowError) as error:  # a date or number that does not exist
+        raise MedappsError(f"{where} holds a value that cannot be read: {error}.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -89,10 +132,14 @@ def parse_yaml(text: str, where: str) -> Any:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file that holds a mapping."""
+    path = Path(path)
+    if not path.exists():
+        raise MedappsError(f"There is no config file {path}.")
+    if not path.is_file():  # a pipe would be waited for
+        raise MedappsError(f"The config {path} is not a regular file.")
     try:
-        text = Path(path).read_text()
-    except FileNotFoundError:
-        raise MedappsError(f"There is no config file {path}.") from None
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise MedappsError(f"Cannot read {path}: {error}.") from error
     value = parse_yaml(text, str(path))

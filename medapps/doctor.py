@@ -14,6 +14,7 @@ from pathlib import Path
 
 from medapps import __version__
 from medapps.errors import MedappsError
+from medapps.runstore import check_places
 
 PACKAGES = ("torch", "numpy", "polars", "scikit-learn", "implicit", "mlflow", "pydantic", "typer")
 EXTRAS = {"faiss": "ann", "onnxruntime": "export"}
@@ -101,7 +102,7 @@ def _memory() -> Finding:
 def _disk(workspace: Path) -> Finding:
     place = workspace
     while not place.exists():
-        place = place.resolve().parent
+        place = place.absolute().parent
     free = shutil.disk_usage(place).free / _GIB
     problem = "Little space: choose another place with --workspace." if free < 2 else None
     return Finding("disk", f"{free:.1f} GiB free", problem)
@@ -112,6 +113,9 @@ def _writable(workspace: Path) -> Finding:
         workspace.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=workspace) as file:
             file.write(b"medapps")
+        check_places(workspace)
+    except MedappsError as error:
+        return Finding("workspace", str(workspace), str(error), fatal=True)
     except OSError as error:
         reason = f"{error.strerror}: choose another place with --workspace."
         return Finding("workspace", str(workspace), reason, fatal=True)
@@ -136,9 +140,10 @@ def _device() -> Finding:
 
 
 def _store(workspace: Path) -> Finding:
-    from medapps.tracking import tracking_uri
+    from medapps.tracking import shown_uri, tracking_uri
 
-    return _attempt("MLflow store", tracking_uri(workspace), lambda: _try_store(workspace))
+    where = shown_uri(tracking_uri(workspace))
+    return _attempt("MLflow store", where, lambda: _try_store(workspace))
 
 
 def _try_store(workspace: Path) -> None:
@@ -146,6 +151,8 @@ def _try_store(workspace: Path) -> None:
 
     with track(workspace, experiment="doctor", name="doctor") as run:
         run.metric("ok", 1.0)
+    if run.offline:
+        raise MedappsError("It answers, but takes no numbers.", fix="See its own log.")
 
 
 def _attempt(name: str, value: str, action: Callable[[], None]) -> Finding:

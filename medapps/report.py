@@ -10,20 +10,22 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import open_arrays
-from medapps.store import read_manifest, writing
+from medapps.store import read_manifest, usable, writing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
     """Metrics per seed, per-unit values for paired tests, and cost."""
 
     task: str
     """label, recommend or rank."""
     method: str
-    dim: int
-    data: str
-    seeds: tuple[int, ...]
-    by_seed: dict[str, list[float]]
+    dim: int = 0
+    """Size of the vectors; 0 where there is none."""
+    data: str = ""
+    """Name of the data set."""
+    seeds: tuple[int, ...] = (0,)
+    by_seed: dict[str, list[float]] = field(default_factory=dict)
     """Metric name to one value per seed."""
     units: dict[str, np.ndarray] = field(default_factory=dict)
     """Metric name to float32 (seeds, units): one value per user or query, for paired comparison."""
@@ -34,6 +36,11 @@ class Report:
     tables: dict[str, pl.DataFrame] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     """JSON-able facts: label column, users, items, controls, ..."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value:.3f}" for name, value in list(self.metrics.items())[:3])
+        where = f" on {self.data}" if self.data else ""
+        return f"Report({self.task} of {self.method} at {self.dim}{where}: {shown})"
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -68,10 +75,14 @@ class Report:
             draft.metrics = self.metrics
 
     @classmethod
+    @usable("report")
     def load(cls, folder: Path) -> Report:
         """Read a report back."""
         folder = Path(folder)
         about = dict(read_manifest(folder, kind="report").about)
-        tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in about["tables"]}
+        tables = {
+            name: pl.read_parquet(folder / f"{name}.parquet", glob=False)
+            for name in about["tables"]
+        }
         units = open_arrays(folder / "units.safetensors")
         return cls(**about | {"seeds": tuple(about["seeds"]), "units": units, "tables": tables})

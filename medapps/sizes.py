@@ -15,7 +15,10 @@ def parse_bytes(text: str, option: str = "budget") -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
     if not match:
         raise MedappsError(f"--{option} takes a size such as 64MB or 1.5GiB, not {text!r}.")
-    return int(float(match[1]) * (_UNITS | _BINARY)[match[2] or ""])
+    count = float(match[1]) * (_UNITS | _BINARY)[match[2] or ""]
+    if count >= 2**63:
+        raise MedappsError(f"--{option} takes a size below 8 EiB, not {text!r}.")
+    return int(count)
 
 
 def show_bytes(count: float) -> str:

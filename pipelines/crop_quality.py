@@ -23,7 +23,9 @@ from medapps.crop.quantize import DTYPES
 from medapps.evaluate.link_prediction import rank_crop
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
-from medapps.graph.side_tables import read_interactions, read_labels, table_file
+from medapps.graph.interactions import read_interactions
+from medapps.graph.labels import read_labels
+from medapps.graph.tables import table_file
 from medapps.label.config import LabelConfig
 from medapps.label.run import label_users
 from medapps.recommend.config import NcfConfig, RecommendConfig

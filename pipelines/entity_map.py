@@ -25,7 +25,7 @@ from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.settings import Settings
 from medapps.stages import Bench, graph_stage
-from medapps.study.sources import sources
+from medapps.study.measure import sources
 
 DOMAINS = ("organization", "sports", "location", "music")
 NEIGHBOURS, PERPLEXITY = 10, 30.0

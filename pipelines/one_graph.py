@@ -17,7 +17,8 @@ from script import start
 
 import medapps as ma
 from medapps.comparison.grid import markdown
-from medapps.graph.side_tables import read_interactions, read_labels
+from medapps.graph.interactions import read_interactions
+from medapps.graph.labels import read_labels
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from medapps.config import resolve
 from medapps.model.rules import RULES
 from medapps.settings import Settings
 from medapps.stages import Bench, rank_stage
+from medapps.study.measure import sources
 from medapps.study.plan import settings_for
-from medapps.study.sources import sources
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

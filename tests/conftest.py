@@ -12,6 +12,8 @@ from medapps.graph.graph import Graph
 from medapps.graph.read import read_graph
 from medapps.graph.synth.synthesize import synthesize
 
+pytest_plugins = ["tests.planted"]
+
 
 @pytest.fixture(scope="session")
 def data() -> Callable[[str], Path]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -119,3 +121,83 @@ def test_the_digest_of_what_was_written_is_that_of_the_file(tmp_path: Path) -> N
     arrays = {"a": np.arange(12).reshape(3, 4)[:, ::2], "b": blocks, "c": np.empty((0, 3))}
     digest = write_arrays(tmp_path / "x.safetensors", arrays)
     assert digest == hashlib.sha256((tmp_path / "x.safetensors").read_bytes()).hexdigest()
+
+
+def pack(header: object, data: bytes) -> bytes:
+    """A safetensors file of any header, given as text or as a value."""
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(begin: object, end: object, shape: object = (2,), dtype: str = "F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def read_by_library(path: Path) -> dict[str, np.ndarray] | None:
+    try:
+        return safetensors.numpy.load_file(path)
+    except (safetensors.SafetensorError, ValueError):
+        return None
+
+
+ONE = json.dumps(entry(0, 8))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(pack({"a": entry(0, 8), "b": entry(0, 8)}, b"." * 8), id="overlap"),
+        pytest.param(pack({"a": entry(0, 8), "b": entry(4, 12)}, b"." * 12), id="half overlap"),
+        pytest.param(pack({"a": entry(0, 8), "b": entry(12, 20)}, b"." * 20), id="hole"),
+        pytest.param(pack({"a": entry(4, 12)}, b"." * 12), id="hole before"),
+        pytest.param(pack({"a": entry(0, 8)}, b"." * 9), id="trailing byte"),
+        pytest.param(pack({}, b"."), id="bytes of no array"),
+        pytest.param(pack(f'{{"a":{ONE},"a":{json.dumps(entry(8, 16))}}}', b"." * 16), id="twice"),
+        pytest.param(pack({"a": entry(-8, 0)}, b"." * 8), id="negative"),
+        pytest.param(pack({"a": entry(0.0, 8.0)}, b"." * 8), id="fractions"),
+        pytest.param(pack({"a": entry(False, False, (0,))}, b""), id="truth values"),
+        pytest.param(pack({"a": entry(0, 8, (-1, -2))}, b"." * 8), id="negative shape"),
+        pytest.param(pack({"a": entry(0, 8), "e": entry(4, 4, (0,))}, b"." * 8), id="inside"),
+        pytest.param(pack({"__metadata__": {"a": 1}}, b""), id="metadata of numbers"),
+        pytest.param(pack({"__metadata__": []}, b""), id="metadata of no object"),
+        pytest.param(pack("[]", b""), id="list"),
+        pytest.param(pack("[" * 100_000, b""), id="deep"),
+    ],
+)
+def test_what_the_library_refuses_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    assert read_by_library(path) is None
+    with pytest.raises(MedappsError, match=r"x\.safetensors is not a readable array file"):
+        open_arrays(path)
+
+
+NUMBERS = st.sampled_from([-4, 0, 4, 8, 12, 16])
+ENTRIES = st.builds(entry, NUMBERS, NUMBERS, st.lists(st.integers(0, 3), max_size=2))
+
+
+@given(
+    header=st.dictionaries(st.sampled_from("abc"), ENTRIES), size=st.sampled_from([0, 8, 12, 16])
+)
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_header_is_read_as_the_library_reads_it(
+    header: dict, size: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(pack(header, bytes(range(size))))
+    theirs = read_by_library(path)
+    if theirs is None:
+        with pytest.raises(MedappsError):
+            open_arrays(path)
+        return
+    ours = open_arrays(path)
+    assert ours.keys() == theirs.keys()
+    for name, array in theirs.items():
+        assert ours[name].shape == array.shape and ours[name].tobytes() == array.tobytes()
+
+
+def test_a_missing_array_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MedappsError, match=r"gone\.safetensors is not a readable array file"):
+        open_arrays(tmp_path / "gone.safetensors")

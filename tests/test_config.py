@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -89,3 +91,28 @@ def test_the_dump_of_all_settings_resolves_to_itself(tmp_path: Path) -> None:
 
 def test_flat_gives_dotted_names() -> None:
     assert flat({"a": {"b": 1, "c": {"d": [2]}}, "e": {}}) == {"a.b": 1, "a.c.d": [2], "e": {}}
+
+
+BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise("abcdefghi"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, r"c\.yaml, line 2.*aliases are not allowed"),
+        ("a: " + "[" * 5000 + "]" * 5000, r"c\.yaml, line 1.*nested more than 32 times"),
+        ("a:\n" + "".join(" " * i + "- \n" for i in range(1, 50)), "nested more than 32 times"),
+        ("a: " + "x" * 2**20, "too long"),
+    ],
+)
+def test_a_file_that_would_grow_without_bounds_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(MedappsError, match=message):
+        resolve(Outer, file=write(tmp_path / "c.yaml", text))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c.yaml")
+    with pytest.raises(MedappsError, match="not a regular file"):
+        resolve(Outer, file=tmp_path / "c.yaml")

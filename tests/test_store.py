@@ -19,7 +19,15 @@ import pytest
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.graph.synth.synthesize import synthesize
-from medapps.store import Workspace, digest_of, lock, read_manifest, stage_key, writing
+from medapps.store import (
+    Workspace,
+    digest_of,
+    lock,
+    read_manifest,
+    replacing,
+    stage_key,
+    writing,
+)
 
 
 def write(folder: Path, text: str, *, force: bool = False) -> None:
@@ -171,6 +179,7 @@ def edit(folder: Path, *, sign: bool = True, **changes: object) -> None:
     if sign:
         keys = ("kind", "format_version", "about", "files")
         values["digest"] = digest_of({key: values[key] for key in keys})
+        values["seal"] = digest_of(values | {"seal": ""})
     path.write_text(json.dumps(values))
 
 
@@ -179,8 +188,9 @@ def test_manifests_that_lie_are_refused(tmp_path: Path) -> None:
     write(folder, "text")
     good = (folder / "manifest.json").read_text()
     for changes, words in (
-        ({"format_version": 2}, "format version 2; this medapps .* Upgrade medapps"),
-        ({"format_version": 0}, "format version 0.* again with --force"),
+        ({"format_version": 3}, "format version 3; this medapps .* Upgrade medapps"),
+        ({"format_version": 3, "novelty": 1}, "format version 3; this medapps .* Upgrade medapps"),
+        ({"format_version": 1}, "made by an older version of medapps. Make .* again with --force"),
         ({"kind": "graph"}, "holds a graph, not a note"),
         ({"files": {"../secret": {"bytes": 0, "sha256": ""}}}, "outside its folder: '../secret'"),
         ({"files": {"/etc/passwd": {"bytes": 0, "sha256": ""}}}, "outside its folder"),
@@ -253,6 +263,222 @@ def test_other_peoples_folders_are_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "photos" / "cat.jpg").exists()
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"name": "a web extension", "version": 3},
+        {
+            "kind": "dataset",
+            "format_version": 2,
+            "about": {},
+            "files": {},
+            "created": "",
+            "digest": "",
+        },
+        [],
+    ],
+)
+def test_a_foreign_manifest_does_not_make_a_folder_ours(tmp_path: Path, manifest: object) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(MedappsError, match="so it is not replaced"):
+        write(folder, "x", force=True)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+def test_only_the_same_kind_with_nothing_added_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    with writing(folder, kind="poem") as draft:
+        draft.path("a.txt").write_text("a poem")
+    with pytest.raises(MedappsError, match="holds a poem, not a note, so it is not replaced"):
+        write(folder, "x", force=True)
+    with writing(folder, kind="poem", force=True) as draft:
+        draft.path("b.txt").write_text("another")
+    (folder / "mine.txt").write_text("added by hand")
+    with pytest.raises(MedappsError, match=r"also holds mine\.txt, which medapps did not write"):
+        writing(folder, kind="poem", force=True).__enter__()
+    assert (folder / "mine.txt").exists() and (folder / "b.txt").exists()
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(MedappsError, match="is not a folder, so it is not replaced"):
+        writing(tmp_path / "link", kind="poem", force=True).__enter__()
+
+
+def test_a_noun_of_an_older_version_or_with_a_damaged_file_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "note"
+    write(folder, "old")
+    values = json.loads((folder / "manifest.json").read_text())
+    del values["seal"]  # as the first version wrote it
+    (folder / "manifest.json").write_text(json.dumps(values | {"format_version": 1}))
+    (folder / "a.txt").write_text("damaged")
+    with pytest.raises(MedappsError, match=r"older version of medapps\. Make the note again"):
+        read_manifest(folder, kind="note")
+    write(folder, "new", force=True)
+    assert content(folder) == "new"
+
+
+@pytest.mark.parametrize("name", ["c.parquet", "c.safetensors", "c.json"])
+def test_a_file_that_the_manifest_does_not_list_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "note", "text")
+    (tmp_path / "note" / name).write_text("slipped in")
+    with pytest.raises(MedappsError, match=f"{name} does not belong to the note"):
+        read_manifest(tmp_path / "note", kind="note")
+    (tmp_path / "note" / name).rename(tmp_path / "note" / ".DS_Store")
+    assert content(tmp_path / "note") == "text"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"config": {"lr": 1}},
+        {"parents": {"graph": "another"}},
+        {"metrics": {"mrr": 0.999}},
+        {"created": "2099-01-01"},
+        {"seconds": 1},
+        {"bytes": 1},
+        {"medapps_version": "9"},
+    ],
+)
+def test_nothing_that_a_manifest_states_can_be_edited(tmp_path: Path, changes: dict) -> None:
+    write(tmp_path / "note", "text")
+    edit(tmp_path / "note", sign=False, **changes)
+    with pytest.raises(MedappsError, match="its digest does not fit its content"):
+        read_manifest(tmp_path / "note", kind="note")
+
+
+def test_equal_content_has_equal_digests_whenever_it_is_made(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with writing(tmp_path / name, kind="note", parents={"run": name}) as draft:
+            draft.path("a.txt").write_text("text")
+            draft.about = {"sizes": {10: "ten", 9: "nine"}}  # sorts otherwise as text
+    one, two = (read_manifest(tmp_path / name, kind="note") for name in ("a", "b"))
+    assert one.digest == two.digest and one.seal != two.seal
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": None},
+        {"files": {"a.txt": None}},
+        {"files": {"a.txt": {"bytes": 4}}},
+        {"files": {"a.txt": {"sha256": "0" * 64}}},
+        {"files": {"a.txt": {"bytes": "4", "sha256": "0" * 64}}},
+        {"files": {"x" * 300: {"bytes": 4, "sha256": "0" * 64}}},
+        {"about": None},
+        {"about": []},
+        {"parents": {"run": 3}},
+        {"metrics": {"mrr": "high"}},
+        {"kind": 1},
+        {"format_version": True},
+        {"format_version": "2"},
+        {"digest": None},
+        {"created": 5},
+    ],
+)
+def test_a_manifest_of_wrong_types_is_one_sentence(tmp_path: Path, changes: dict) -> None:
+    space = Workspace(tmp_path)
+    write(space.folder("note", "k"), "text")
+    edit(space.folder("note", "k"), sign=False, **changes)
+    with pytest.raises(MedappsError, match=r"manifest\.json is damaged: .* Delete the folder"):
+        read_manifest(space.folder("note", "k"), kind="note")
+    assert space.newest("note", name="k") is None and space.finished("note", "k") is None
+
+
+def test_a_manifest_that_is_no_object_is_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path / "note", "text")
+    for text in ("[]", "null", "3", "[" * 100_000, "\udcff"):
+        (tmp_path / "note" / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(MedappsError, match="is damaged"):
+            read_manifest(tmp_path / "note", kind="note")
+
+
+def test_about_is_checked_where_it_is_used(tiny: Graph, tmp_path: Path) -> None:
+    tiny.save(tmp_path / "g")
+    edit(tmp_path / "g", about={"name": "g"})
+    with pytest.raises(MedappsError, match=r"graph .* cannot be used: .*'source'"):
+        Graph.load(tmp_path / "g")
+
+
+def test_unfinished_and_replaced_folders_do_not_count(tmp_path: Path) -> None:
+    space = Workspace(tmp_path)
+    for key in ("k", ".k.part", ".j.old"):
+        write(space.folder("note", key), key)
+    assert space.saved("note") == [space.folder("note", "k")]
+    assert space.newest("note") == space.folder("note", "k")
+
+
+def test_a_file_is_replaced_when_asked_and_never_an_input(tmp_path: Path) -> None:
+    out, given, folder = tmp_path / "out.txt", tmp_path / "in.txt", tmp_path / "data"
+    with replacing(out) as part:
+        part.write_text("first")
+        assert not out.exists()
+    with pytest.raises(MedappsError, match=r"out\.txt exists already\. Use --force"):
+        replacing(out).__enter__()
+    with replacing(out, force=True) as part:
+        part.write_text("second")
+    with pytest.raises(ZeroDivisionError), replacing(out, force=True) as part:
+        part.write_text("cut")
+        raise ZeroDivisionError
+    assert out.read_text() == "second" and hidden(out) == []
+    folder.mkdir()
+    (folder / "x.txt").write_text("x")
+    given.symlink_to(out)
+    (tmp_path / "hard.txt").hardlink_to(out)
+    for one in (out, given, tmp_path / "hard.txt", tmp_path / "data" / ".." / "out.txt"):
+        with pytest.raises(MedappsError, match="is an input of this command"):
+            replacing(one, force=True, inputs=[None, out]).__enter__()
+    with pytest.raises(MedappsError, match="is an input of this command"):
+        replacing(folder / "x.txt", force=True, inputs=[folder]).__enter__()
+    write(tmp_path / "note", "text")
+    with pytest.raises(MedappsError, match="note is a folder that medapps keeps"):
+        replacing(tmp_path / "note" / "a.txt", force=True).__enter__()
+    with pytest.raises(MedappsError, match="is not a file"):
+        replacing(folder, force=True).__enter__()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "out.txt/x"])
+def test_a_path_that_cannot_be_is_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "out.txt").touch()
+    with pytest.raises(MedappsError, match="Cannot write"):
+        replacing(tmp_path / name).__enter__()
+    with pytest.raises(MedappsError, match=r"Cannot write|Cannot read|holds no"):
+        write(tmp_path / name, "text")
+    with pytest.raises(MedappsError, match=r"Cannot read|holds no"):
+        read_manifest(tmp_path / name, kind="note")
+
+
+def test_a_file_that_grows_too_large_leaves_the_old_one(tmp_path: Path) -> None:
+    """The system's limit on the size of a file stands for a full disk: a write fails half way."""
+    code = """
+import resource, signal
+from pathlib import Path
+import polars as pl
+from medapps.errors import MedappsError
+from medapps.cli.tell import write_table
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for name in ("t.parquet", "t.csv"):
+    write_table(pl.DataFrame({"x": [1]}), Path(name))
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+for name in ("t.parquet", "t.csv"):
+    try:
+        write_table(pl.DataFrame({"x": range(100_000)}), Path(name), force=True)
+    except MedappsError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "Cannot write t.parquet",
+        "Cannot write t.csv",
+    ], done.stderr
+    assert pl.read_parquet(tmp_path / "t.parquet")["x"].to_list() == [1]
+    assert (tmp_path / "t.csv").read_text() == "x\n1\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.parquet"]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of two megabytes."""
@@ -294,6 +520,19 @@ def test_synth_on_a_full_disk(small_disk: Path) -> None:
     assert [path.name for path in small_disk.iterdir()] == [".data.lock"]
 
 
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv"])
+def test_a_full_disk_leaves_the_old_file(name: str, small_disk: Path) -> None:
+    from medapps.cli.tell import write_table
+
+    write_table(pl.DataFrame({"x": [1]}), small_disk / name)
+    before = (small_disk / name).read_bytes()
+    numbers = np.random.default_rng(0).random(1_000_000)
+    with pytest.raises(MedappsError, match=rf"Cannot write .*{name}: the disk is full"):
+        write_table(pl.DataFrame({"x": numbers}), small_disk / name, force=True)
+    assert (small_disk / name).read_bytes() == before
+    assert [path.name for path in small_disk.iterdir()] == [name]
+
+
 def test_a_read_only_disk(small_disk: Path) -> None:
     write(small_disk / "note", "old")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -305,7 +544,7 @@ def test_a_read_only_disk(small_disk: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_write_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(MedappsError, match="you may not write there"):
+    with pytest.raises(MedappsError, match="you have no permission"):
         write(tmp_path / "note", "new")
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Positive, Seed, Size, Weight
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -22,21 +22,21 @@ class SearchConfig(Config):
     """auto: where the graph has validation triples; on: else by training triples that the trials
     hold out (train.validation.fraction); off: the defaults for that size.
     """
-    margins: tuple[PositiveFloat, ...] = (0.7, 1.0, 1.4)
+    margins: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.7, 1.0, 1.4)
     """Margins that are tried first, as multiples of the default one."""
-    penalties: tuple[PositiveFloat, ...] = (0.3, 3.0)
+    penalties: tuple[Positive, ...] = (0.3, 3.0)
     """Penalties that are tried next, as multiples of the default one, where there is one."""
-    rates: tuple[PositiveFloat, ...] = (0.5, 2.0)
+    rates: tuple[Positive, ...] = (0.5, 2.0)
     """Learning rates that are tried last, as multiples of the size's default one."""
-    further: NonNegativeInt = 4
+    further: Annotated[int, Field(ge=0, le=100)] = 4
     """How often the grid is extended, by its last ratio, when the best value is on its edge."""
-    epochs: PositiveInt = 5
+    epochs: Count = 5
     """Epochs of a trial of the largest size; smaller ones, which cost less, get as many more, up to
     those of the training.
     """
-    triples: PositiveInt = 1000
+    triples: Count = 1000
     """Validation triples that a trial ranks."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Seed of the trials, whatever that of the training: trainings with several seeds have the same
     settings, as those of MED have, and differ by chance alone.
     """
@@ -45,18 +45,18 @@ class SearchConfig(Config):
 class ExtractConfig(Config):
     """Importance of coordinates by loss (ext-l)."""
 
-    triples: PositiveInt = 2000
+    triples: Count = 2000
     """Validation triples on which the loss is measured."""
-    negatives: PositiveInt = 64
+    negatives: Size = 64
     """Negatives, one sample shared by all triples and coordinates."""
 
 
 class KdConfig(Config):
     """Distillation by the distribution over a positive and its negatives (bkd, ta)."""
 
-    temperature: PositiveFloat = 1.0
+    temperature: Positive = 1.0
     """T: softens both distributions."""
-    weight: NonNegativeFloat = 1.0
+    weight: Weight = 1.0
     """Weight of the soft part: bkd adds it to the hard loss."""
     share: Share = 0.5
     """Share of the soft part: ta takes (1 - share) hard + share soft."""
@@ -69,40 +69,40 @@ class KdConfig(Config):
 class TaConfig(Config):
     """The teacher's assistant (ta)."""
 
-    dim: PositiveInt | None = None
+    dim: Dim | None = None
     """Size of the assistant; null takes the published rule."""
 
 
 class DualConfig(Config):
     """Two stages of teacher and student (dualde)."""
 
-    second: NonNegativeFloat = 0.3
+    second: Annotated[float, Field(ge=0, le=100)] = 0.3
     """Epochs of the second stage as a part of the first one's, which has as many as dt."""
-    rate: PositiveFloat = 0.1
+    rate: Positive = 0.1
     """Learning rate of the second stage as a part of the first one's."""
     scores: Literal["raw", "sigmoid"] = "raw"
     """Scores whose distance is taken: as they are (the paper) or as probabilities (its code)."""
-    structure: NonNegativeFloat = 1.0
+    structure: Weight = 1.0
     """Weight of the angle and length terms of positive triples; 0 leaves them out."""
     soft_labels: Literal["fixed", "learned"] = "learned"
     """Whether slope and offset of the soft-label weights are trained."""
-    soft_rate: PositiveFloat = 1e-3
+    soft_rate: Positive = 1e-3
     """Learning rate of slope and offset."""
 
 
 class IterConfig(Config):
     """A chain of halvings, each student the next teacher (iterde)."""
 
-    weight: NonNegativeFloat = 1.0
+    weight: Weight = 1.0
     """k: the soft part's weight at the end."""
-    power: NonNegativeFloat = 2.0
+    power: Annotated[float, Field(ge=0, le=100)] = 2.0
     """p: the weight grows as k (epoch / epochs)^p."""
 
 
 class BaselineConfig(Config):
     """How the baselines are made."""
 
-    teacher_dim: PositiveInt | None = None
+    teacher_dim: Dim | None = None
     """Size of the directly trained teacher; null takes the largest of train.dims."""
     search: SearchConfig = Field(default_factory=SearchConfig)
     """Margin and rate of directly trained models."""

@@ -2,7 +2,8 @@
 
 A command is a function `f(job: Job, ...own options...) -> Result` under `@command("name")`. The
 decorator adds the global options, turns exceptions into exit codes (0 done, 2 wrong input, 1 a bug,
-130/143 interrupted) and prints the result for people or, with `--json`, as one JSON object.
+130/143 interrupted) and prints the result for people or, with `--json`, as one JSON object. Texts
+are printed as they are: a name in brackets is no markup.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -23,8 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console, RenderableType
+from rich.text import Text
+from typer.core import TyperGroup
 
-from medapps.errors import Interrupted, MedappsError
+from medapps.errors import Interrupted, MedappsError, masked
 
 if TYPE_CHECKING:
     from medapps.settings import Settings
@@ -32,8 +36,34 @@ if TYPE_CHECKING:
     from medapps.store import Workspace
     from medapps.tracking import Run
 
+
+class JsonGroup(TyperGroup):
+    """Commands whose refusal of the command line is a JSON object too where --json is given."""
+
+    _json = False
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        self._json = "--json" in args
+        with self._refusals():
+            return super().make_context(info_name, args, *more, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with self._refusals():
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._json and hasattr(error, "format_message"):
+                _echo_error(getattr(error, "exit_code", 2), error.format_message())
+            raise
+
+
 app = typer.Typer(
     name="medapps",
+    cls=JsonGroup,
     help="Train one croppable knowledge-graph embedding and use it on every device.",
     epilog="Start with: medapps demo",
     no_args_is_help=True,
@@ -41,6 +71,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+_FULL = re.compile(r"os error 28\b|No space left on device|disk is full")
 _ISSUES = "This is a bug in medapps. Run again with --debug to see where, and please report it."
 
 
@@ -94,11 +125,11 @@ class Job:
     @property
     def console(self) -> Console:
         """For progress and remarks: standard error, silent with -q."""
-        return Console(stderr=True, quiet=self.verbose < 0)
+        return Console(stderr=True, quiet=self.verbose < 0, markup=False)
 
     def say(self, text: str) -> None:
         """A remark on standard error."""
-        self.console.print(text, highlight=False)
+        self.console.print(masked(text), highlight=False, soft_wrap=True)
 
     @property
     def given(self) -> set[str]:
@@ -158,7 +189,9 @@ _SharedOptions = {
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
     ],
-    "seed": Annotated[int | None, typer.Option("--seed", help="Fixes all randomness.")],
+    "seed": Annotated[
+        int | None, typer.Option("--seed", min=0, max=2**63 - 1, help="Fixes all randomness.")
+    ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON object.")],
     "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")],
     "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but the result.")],
@@ -232,10 +265,25 @@ def _perform(
     )
     signal.signal(signal.SIGTERM, _terminate)
     with _exit_codes(job, debug=shared["debug"]):
+        _look_after(job)
         result = function(job, **own)
         _print(job, result)
         if result.exit_code:
             raise typer.Exit(result.exit_code)
+
+
+def _look_after(job: Job) -> None:
+    """Before a command uses a workspace: is it one, was it moved, did a process die in it?"""
+    from medapps.runstore import check_places, mend
+
+    if job.command == "doctor" or job.dump_config:
+        return
+    check_places(job.root)
+    if job.tracked and not os.environ.get("MLFLOW_TRACKING_URI"):
+        with suppress(MedappsError):  # who needs the store will hear of it
+            moved = mend(job.root)
+            if moved:
+                job.say(moved)
 
 
 def _terminate(number: int, _frame: object) -> None:
@@ -251,11 +299,11 @@ def _print(job: Job, result: Result) -> None:
             "seconds": round(time.perf_counter() - job.began, 3),
             "seed": job.seed,
         }
-        typer.echo(json.dumps(values | result.values, default=_plain))
+        typer.echo(masked(json.dumps(values | result.values, default=_plain)))
         return
-    out = Console()
+    out = Console(markup=False)
     for item in result.show:
-        out.print(item, highlight=False, soft_wrap=isinstance(item, str))
+        out.print(item, highlight=False, soft_wrap=isinstance(item, (str, Text)))
 
 
 def _plain(value: object) -> object:
@@ -284,13 +332,21 @@ def _exit_codes(job: Job, *, debug: bool) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            _fail(job, 2, f"{error.filename or job.root} cannot be used: {error.strerror}.", debug)
+        if _FULL.search(str(error)):
+            _fail(job, 2, f"{job.root} cannot be written: the disk is full.", debug)
         _fail(job, 1, f"{type(error).__name__}: {error}\n{_ISSUES}", debug)
 
 
 def _fail(job: Job, code: int, message: str, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
-    typer.echo(f"medapps {job.command}: {message}", err=True)
+        typer.echo(masked(traceback.format_exc()), err=True)
+    typer.echo(f"medapps {job.command}: {masked(message)}", err=True)
     if job.json:
-        typer.echo(json.dumps({"status": "error", "error": message, "exit_code": code}))
+        _echo_error(code, message)
     raise typer.Exit(code)
+
+
+def _echo_error(code: int, message: str) -> None:
+    typer.echo(json.dumps({"status": "error", "error": masked(message), "exit_code": code}))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from medapps.cli.common import Job, Result, command
 
@@ -50,7 +50,13 @@ def compare(
         def open_run() -> Run:
             experiment = names.pop() if len(names) == 1 else "comparison"
             run = stack.enter_context(
-                track(job.root, experiment=experiment, name="compare", enabled=job.tracked)
+                track(
+                    job.root,
+                    experiment=experiment,
+                    name="compare",
+                    enabled=job.tracked,
+                    say=job.say,
+                )
             )
             job.run_id = run.id
             return run
@@ -60,7 +66,7 @@ def compare(
         )
     where = folder
     if out is not None:
-        copy_files(folder, out)
+        copy_files(folder, out, force=job.force)
         where = out
     values = {"artifact": where, "reference": reference, "rows": table.plain()}
     return Result(values, [*tables(table), f"Table and plots: {where}"])
@@ -85,7 +91,7 @@ def _table(grid: Grid, reference: str) -> Table:
     table = Table(
         title=grid.title,
         title_justify="left",
-        caption=escape(_caption(repeated, reference)),
+        caption=_caption(repeated, reference),
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -115,12 +121,12 @@ def _table(grid: Grid, reference: str) -> Table:
     return table
 
 
-def _value(row: Row | None, *, whole: bool) -> str:
+def _value(row: Row | None, *, whole: bool) -> Text:
     """The first metric with its interval, the others without; the best one marked."""
     from medapps.comparison.grid import arrow, number
 
     text = number(row) if whole or row is None else f"{row.value:.3f}{arrow(row)}"
-    return f"[bold green]{escape(text)}[/]" if row and row.best else escape(text)
+    return Text(text, "bold green" if row and row.best else "")
 
 
 def tier_title(line: Line) -> str:
@@ -128,10 +134,10 @@ def tier_title(line: Line) -> str:
     return f"{line.tier} {line.dim}" if line.tier != str(line.dim) else line.tier
 
 
-def _short(verdict: str) -> str:
+def _short(verdict: str) -> Text:
     """A verdict in few letters; the caption says what they mean."""
-    words = {"better": "[green]better[/]", "worse": "[red]worse[/]", "(reference)": "[dim]·[/]"}
-    return words.get(verdict, "[dim]=[/]" if verdict != "–" else "–")
+    words = {"better": ("better", "green"), "worse": ("worse", "red"), "–": ("–", "")}
+    return Text(*words.get(verdict, ("·" if verdict == "(reference)" else "=", "dim")))
 
 
 def _caption(seeds: set[int], reference: str) -> str:

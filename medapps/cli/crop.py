@@ -62,18 +62,22 @@ def crop(
     from medapps.crop.choose import Wish, choose
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids
+    from medapps.crop.retention import check_share
     from medapps.stages.crop import crop_stage, croppable, find_source, validation_quality
 
     source = find_source(job.workspace, embedding, method, dim)
     names = read_ids(ids) if ids else None
-    quality = keep and validation_quality(
-        job.workspace,
-        source,
-        limit=settings.train.validation.triples,
-        candidates=settings.train.validation.candidates,
-    )
+    quality = None
+    if keep is not None:
+        check_share(keep)
+        quality = validation_quality(
+            job.workspace,
+            source,
+            limit=settings.train.validation.triples,
+            candidates=settings.train.validation.candidates,
+        )
     wish = Wish(dim, tier, budget, keep)
-    choice = choose(croppable(source), settings.crop, wish, names=names, quality=quality or None)
+    choice = choose(croppable(source), settings.crop, wish, names=names, quality=quality)
     made, folder = crop_stage(job.bench, source, choice, settings.crop, names=names, out=out)
     values = {"artifact": folder, **export_facts(made)}
     show: list[Any] = [facts(values), "Next: medapps similar, or load_crop in Python."]

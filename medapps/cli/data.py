@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from medapps.cli.common import Job, Result, app, command
 
@@ -42,6 +42,7 @@ def synth(
         name=f"synth {preset}",
         params=params,
         tags={"task": "synth", "data": out.resolve().name},
+        say=job.say,
         enabled=job.tracked,
     ) as run:
         job.bench.on_run(run)
@@ -97,8 +98,8 @@ def check(
     for problem in found.problems:
         rows = f" (rows {', '.join(f'{row:,}' for row in problem.rows)})" if problem.rows else ""
         colour = "red" if problem.severity == "error" else "yellow"
-        text = escape(f"{problem.what}: {problem.message}{rows}")
-        show.append(f"[{colour}]{problem.severity}[/] {text}")
+        text = f" {problem.what}: {problem.message}{rows}"
+        show.append(Text.assemble((problem.severity, colour), text))
     if not found.problems:
         show.append("No problems found.")
     return Result(values, show, exit_code=2 if found.errors else 0)

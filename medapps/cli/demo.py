@@ -20,9 +20,9 @@ def demo(
         Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
     ] = None,
 ) -> Result:
-    """Make data, train MED and its rivals, run both tasks and compare: a few minutes."""
+    """Make data, train MED and its baselines, run both tasks and compare: a few minutes."""
     from medapps.cli.run import run_settings
-    from medapps.study.demo import DEMO
+    from medapps.study.config import DEMO
 
     job.config = job.config or DEMO
     result = run_settings(job, quick=quick, out=out)

@@ -38,7 +38,7 @@ def label(
     """Train and test a small network that reads a user's class from its vector."""
     settings = job.settings({"label.column": column})
     from medapps.cli.tables import facts, rows
-    from medapps.cli.tell import label_values, predict_users
+    from medapps.cli.tell import label_values, predict_users, wanted
     from medapps.stages.inputs import task_inputs
     from medapps.stages.tasks import label_stage
 
@@ -53,6 +53,10 @@ def label(
         embedding=embedding,
         seed=job.seed,
     )
+    asked = None
+    if predict is not None or out is not None:
+        inputs = (labels, found.table, data, embedding, job.config)
+        asked = wanted("--predict", predict, out, force=job.force, inputs=inputs)
     report, folder = label_stage(
         job.bench,
         found.vectors,
@@ -63,7 +67,7 @@ def label(
     )
     values: dict[str, Any] = {"artifact": folder, "data": found.data, **label_values(report)}
     show: list[Any] = [rows(report.tables["beside"]), rows(report.tables["classes"])]
-    if predict is not None or out is not None:
+    if asked is not None:
         model = job.workspace.folder("labeller", folder.name)
-        values |= predict_users(model, found.vectors.source, predict, out)
+        values |= predict_users(model, found.vectors.source, asked)
     return Result(values, [*show, facts(values), "Next: medapps recommend, or compare."])

@@ -41,5 +41,5 @@ def _root(
 
 
 def main() -> None:
-    """The console script."""
+    """The program, once its commands are imported."""
     app()

@@ -37,9 +37,9 @@ class TrainingBar:
 def training_bar(job: Job) -> Iterator[TrainingBar]:
     """A bar that disappears when the training ends; silent with -q."""
     columns = [
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
     ]
     quiet = job.verbose < 0

@@ -23,9 +23,10 @@ def rank(
     dim: Annotated[int | None, typer.Option(help="Size of the baseline.")] = None,
     split: Annotated[str, typer.Option(help="test, valid or train.")] = "test",
     candidates: Annotated[
-        int | None, typer.Option(help="Rank among so many sampled entities; all by default.")
+        int | None,
+        typer.Option(min=1, help="Rank among so many sampled entities; all by default."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Rank at most so many triples.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rank at most so many triples.")] = None,
 ) -> Result:
     """Filtered link prediction of every trained size: MRR, Hit@k, efficiency and retention."""
     from medapps.stages import graph_stage, rank_stage

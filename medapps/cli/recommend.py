@@ -29,7 +29,7 @@ def recommend(
     users: Annotated[
         Path | None, typer.Option(help="Recommend for these users too: a file of ids.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="Items per user.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Items per user.")] = 10,
     out: Annotated[
         Path | None, typer.Option(help="Where the lists go: .parquet, .csv or .tsv.")
     ] = None,
@@ -44,7 +44,13 @@ def recommend(
     """Train and test NCF with the crop as service vector; full and sampled ranking."""
     settings = job.settings({"recommend.ncf.epochs": epochs})
     from medapps.cli.tables import facts, rows
-    from medapps.cli.tell import export_bundle, metric_rows, recommend_users, recommend_values
+    from medapps.cli.tell import (
+        export_bundle,
+        metric_rows,
+        recommend_users,
+        recommend_values,
+        wanted,
+    )
     from medapps.stages.inputs import task_inputs
     from medapps.stages.tasks import recommend_stage
 
@@ -59,6 +65,10 @@ def recommend(
         embedding=embedding,
         seed=job.seed,
     )
+    asked = None
+    if users is not None or out is not None or explain:
+        inputs = (interactions, found.table, data, embedding, job.config)
+        asked = wanted("--users", users, out, force=job.force, inputs=inputs)
     report, folder = recommend_stage(
         job.bench,
         found.vectors,
@@ -70,8 +80,9 @@ def recommend(
     values: dict[str, Any] = {"artifact": folder, "data": found.data, **recommend_values(report)}
     show: list[Any] = [rows(metric_rows(report))]
     model = job.workspace.folder("recommender", folder.name)
-    if users is not None or out is not None or explain:
-        values |= recommend_users(model, found.vectors.source, users, k, out, explain)
+    if asked is not None:
+        values |= recommend_users(model, found.vectors.source, asked, k, explain)
     if export is not None:
-        values |= export_bundle(model, export, bundle or folder.with_name(f"{folder.name}-onnx"))
+        place = bundle or job.workspace.folder("bundle", folder.name)
+        values |= export_bundle(model, export, place, force=job.force or bundle is None)
     return Result(values, [*show, facts(values), "Next: medapps compare."])

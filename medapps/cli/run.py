@@ -47,15 +47,15 @@ def run_settings(
     from medapps.comparison.write import copy_files
     from medapps.study.plan import quick as reduced
     from medapps.study.plan import shifted
-    from medapps.study.run import Watch, run_study
+    from medapps.study.run import run_study
 
     settings = job.settings(change=partial(reduced, given=job.given) if quick else None)
     settings = shifted(settings, job.seed)
     with job.stopping() as stop, training_bar(job) as bar:
-        done = run_study(job.bench, settings, data=data, watch=Watch(bar, stop))
+        done = run_study(job.bench, settings, data=data, progress=bar, stop=stop)
     where = done.folder
     if out is not None:
-        copy_files(done.folder, out)
+        copy_files(done.folder, out, force=job.force)
         where = out
     job.run_id = next(iter(done.runs.values()), None)
     values = {

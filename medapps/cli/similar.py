@@ -15,7 +15,7 @@ def similar(
     job: Job,
     users: Annotated[list[str], typer.Argument(metavar="USER...", help="Names of users.")],
     dim: Annotated[int, typer.Option("--dim", help="Size of the vectors to compare.")] = 10,
-    k: Annotated[int, typer.Option("-k", help="How many neighbours.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many neighbours.")] = 20,
     everything: Annotated[
         bool, typer.Option("--all", help="Seek among all entities, not only users.")
     ] = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 def facts(values: Mapping[str, Any]) -> Table:
     """Name and value, one line each; nested values are left to --json."""
-    table = Table(show_header=False, box=None, pad_edge=False)
+    table = Table(Column(style="bold"), Column(), show_header=False, box=None, pad_edge=False)
     for name, value in values.items():
         if not isinstance(value, Mapping):
-            table.add_row(f"[bold]{name}[/]", cell(value))
+            table.add_row(name, cell(value))
     return table
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,9 @@ from medapps.crop.idlist import read_ids
 from medapps.crop.service import Source
 from medapps.errors import MedappsError
 from medapps.report import Report
+from medapps.store import refuse_output, replacing
+
+_SUFFIXES = (".parquet", ".csv", ".tsv")
 
 
 def label_values(report: Report) -> dict[str, Any]:
@@ -55,30 +60,53 @@ def metric_rows(report: Report) -> pl.DataFrame:
     return pl.DataFrame(lines)
 
 
-def predict_users(
-    model: Path, source: Source | None, users: Path | None, out: Path | None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Wanted:
+    """A file of users, and the table that is asked for them."""
+
+    users: Path
+    out: Path
+    force: bool
+
+
+def wanted(
+    option: str,
+    users: Path | None,
+    out: Path | None,
+    *,
+    force: bool = False,
+    inputs: Iterable[Path | None] = (),
+) -> Wanted:
+    """What is asked for; refused before the work begins when it could not be written."""
+    if users is None or out is None:
+        raise MedappsError(f"{option} and --out belong together.", fix="Give both.")
+    if out.suffix not in _SUFFIXES:
+        raise MedappsError(
+            f"Cannot tell the format of {out}.", fix="End the name in .parquet, .csv or .tsv."
+        )
+    refuse_output(out, force=force, inputs=[users, *inputs])
+    return Wanted(users, out, force)
+
+
+def predict_users(model: Path, source: Source | None, asked: Wanted) -> dict[str, Any]:
     """Label the users in a file and write a table."""
     from medapps.label.model import LabelModel
 
-    if users is None or out is None:
-        raise MedappsError("--predict and --out belong together.", fix="Give both.")
     assert source is not None
+    users, out = asked.users, asked.out
     table = LabelModel.load(model).predict(source, read_ids(users).alias("user"))
-    write_table(table, out)
+    write_table(table, out, force=asked.force)
     return {"predicted": len(table), "unknown": int((~table["in_graph"]).sum()), "out": out}
 
 
 def recommend_users(
-    model: Path, source: Source | None, users: Path | None, k: int, out: Path | None, explain: bool
+    model: Path, source: Source | None, asked: Wanted, k: int, explain: bool
 ) -> dict[str, Any]:
     """Recommend for the users in a file and write a table."""
     from medapps.recommend.model import Recommender
 
-    if users is None or out is None:
-        raise MedappsError("--users and --out belong together.", fix="Give both.")
     recommender = Recommender.load(model)
-    table = recommender.recommend_for(read_ids(users).alias("user"), k, source)
+    table = recommender.recommend_for(read_ids(asked.users).alias("user"), k, source)
     if explain:
         reasons = recommender.explain(table).group_by("user", "item", maintain_order=True)
         table = table.join(
@@ -87,32 +115,28 @@ def recommend_users(
             how="left",
             maintain_order="left",
         )
-    write_table(table, out)
-    return {"recommended": len(table), "k": k, "out": out}
+    write_table(table, asked.out, force=asked.force)
+    return {"recommended": len(table), "k": k, "out": asked.out}
 
 
-def export_bundle(model: Path, form: str, folder: Path) -> dict[str, Any]:
+def export_bundle(model: Path, form: str, folder: Path, *, force: bool = False) -> dict[str, Any]:
     """Write what a device needs to recommend without torch."""
     if form != "onnx":
         raise MedappsError(f"There is no export {form!r}.", fix="Use --export onnx.")
     from medapps.recommend.model import Recommender
     from medapps.serve.onnx import export_onnx
 
-    return {"bundle": folder} | export_onnx(Recommender.load(model), folder)
+    return {"bundle": folder} | export_onnx(Recommender.load(model), folder, force=force)
 
 
-def write_table(table: pl.DataFrame, out: Path) -> None:
+def write_table(table: pl.DataFrame, out: Path, *, force: bool = False) -> None:
     """Write Parquet, CSV or TSV by the ending of the name; lists become text in the latter."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if out.suffix == ".parquet":
-        table.write_parquet(out)
-        return
-    if out.suffix not in (".csv", ".tsv"):
-        raise MedappsError(
-            f"Cannot tell the format of {out}.", fix="End the name in .parquet, .csv or .tsv."
+    with replacing(out, force=force) as part:
+        if out.suffix == ".parquet":
+            table.write_parquet(part)
+            return
+        lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
+        flat = table.with_columns(
+            pl.col(name).cast(pl.List(pl.String)).list.join(";") for name in lists
         )
-    lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
-    flat = table.with_columns(
-        pl.col(name).cast(pl.List(pl.String)).list.join(";") for name in lists
-    )
-    flat.write_csv(out, separator="," if out.suffix == ".csv" else "\t")
+        flat.write_csv(part, separator="," if out.suffix == ".csv" else "\t")

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medapps.errors import MedappsError
+from medapps.evaluate.statistics import Measured
 from medapps.report import Report
-from medapps.store import MANIFEST, Workspace, read_manifest
+from medapps.store import Workspace, read_manifest, usable
 
 
 @dataclass(frozen=True, order=True)
@@ -37,6 +38,21 @@ class Group:
     @property
     def unit_digest(self) -> str:
         return self.reports[0].unit_digest
+
+    def measured(self, metric: str) -> Measured | None:
+        """A metric on every unit, in every run; None where the reports hold totals only."""
+        name, runs = f"{self.method}/{self.dim}", list(enumerate(r.units for r in self.reports))
+        if all(metric in units for _, units in runs):
+            rows = [(training, row) for training, units in runs for row in units[metric]]
+            return Measured.mean([row for _, row in rows], name, [t for t, _ in rows])
+        if metric == "f1_macro" and all({"truth", "guess"} <= set(units) for _, units in runs):
+            pairs = [
+                (training, pair)
+                for training, units in runs
+                for pair in zip(units["truth"], units["guess"], strict=True)
+            ]
+            return Measured.macro_f1([pair for _, pair in pairs], name, [t for t, _ in pairs])
+        return None
 
     def cost(self, name: str) -> float | None:
         """Mean over the trainings."""
@@ -100,7 +116,7 @@ def saved_reports(
     """The reports in `folders`, of a study, or of the whole workspace, oldest first."""
     if study is not None:
         folders = [workspace.folder("report", key) for key in _study_reports(workspace, study)]
-    paths = list(folders) or [p.parent for p in (workspace.root / "reports").glob(f"*/{MANIFEST}")]
+    paths = list(folders) or workspace.saved("report")
     found = sorted((Found.load(path) for path in paths), key=lambda one: one.created)
     chosen = [
         one for one in found if data in (None, one.report.data) and task in (None, one.report.task)
@@ -121,4 +137,9 @@ def _study_reports(workspace: Workspace, study: str) -> list[str]:
             f"The workspace {workspace.root} has no finished study {study!r}.",
             fix="Run it first: medapps run FILE.",
         )
-    return list(read_manifest(folder, kind="comparison").about["reports"])
+    return _compared(folder)
+
+
+@usable("comparison")
+def _compared(folder: Path) -> list[str]:
+    return [str(key) for key in read_manifest(folder, kind="comparison").about["reports"]]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from medapps.comparison.gather import Place
 from medapps.comparison.table import Comparison, Row
+from medapps.sizes import show_bytes
 
 HEADLINES = {
     "label": ("f1_macro", "accuracy"),
@@ -18,7 +19,7 @@ HEADLINES = {
     ),
     "rank": ("mrr", "hits_at_1", "hits_at_10"),
 }
-"""Metrics that are shown for each task, the most telling first; the other ones are in the files."""
+"""Metrics that are shown for each task, the most important first; the files hold all."""
 
 ONE_RUN = "Values of one run say nothing about other seeds: give the study more of them."
 
@@ -102,12 +103,7 @@ def seconds(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes with a decimal unit."""
-    if value is None:
-        return "–"
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.1f} {unit}"
-    return f"{value:.0f} B"
+    return "–" if value is None else show_bytes(value)
 
 
 def verdict(row: Row, reference: str) -> str:

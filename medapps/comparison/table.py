@@ -16,9 +16,16 @@ import numpy as np
 import polars as pl
 
 from medapps.comparison.gather import Group, Place, gather
-from medapps.comparison.measure import LOWER_IS_BETTER, Measured, measured
-from medapps.comparison.resample import draw_values, holm, interval, two_sided, wilcoxon
 from medapps.errors import MedappsError
+from medapps.evaluate.metrics import LOWER_IS_BETTER
+from medapps.evaluate.statistics import (
+    Measured,
+    draw_values,
+    holm,
+    interval,
+    two_sided,
+    wilcoxon,
+)
 from medapps.report import Report
 
 Verdict = Literal["better", "worse", "no difference shown"]
@@ -165,10 +172,9 @@ def _draw(groups: list[Group], draws: int, seed: int) -> Drawn:
     together: dict[str, list[tuple[Group, str, Measured]]] = {}
     for group in groups:
         for metric in group.reports[0].by_seed:
-            one = measured(group.reports, metric)
+            one = group.measured(metric)
             if one is not None:
-                alone = f"{group.key}"
-                same = f"{group.unit_digest or alone} {one.units}"
+                same = f"{group.unit_digest or group.key} {one.units}"
                 together.setdefault(same, []).append((group, metric, one))
     out: Drawn = {}
     for members in together.values():
@@ -255,7 +261,7 @@ def _difference(entry: Entry, base: Entry, level: float) -> dict[str, Any] | Non
 
 
 def _signed_rank(one: Measured, other: Measured) -> float:
-    """Wilcoxon's p-value where both have unit values, else 0: the bootstrap decides alone."""
+    """Wilcoxon's p-value where both have unit values, else 0: only the bootstrap decides."""
     if one.per_unit is None or other.per_unit is None:
         return 0.0
     return wilcoxon(one.per_unit, other.per_unit)

@@ -11,7 +11,15 @@ from typing import Any
 from medapps.comparison.grid import markdown
 from medapps.comparison.plots import figures
 from medapps.comparison.table import Comparison, Row
-from medapps.store import MANIFEST, disk_errors, read_manifest, writing
+from medapps.store import (
+    disk_errors,
+    file_digest,
+    read_manifest,
+    refuse_output,
+    replacing,
+    usable,
+    writing,
+)
 
 KIND = "comparison"
 
@@ -39,6 +47,7 @@ def save_comparison(
         draft.about = dict(about)
 
 
+@usable(KIND)
 def load_comparison(folder: Path) -> Comparison:
     """Read a saved comparison back."""
     read_manifest(folder, kind=KIND)
@@ -46,9 +55,19 @@ def load_comparison(folder: Path) -> Comparison:
     return Comparison(tuple(Row(**row) for row in values["rows"]), values["reference"])
 
 
-def copy_files(folder: Path, out: Path) -> list[Path]:
+def copy_files(folder: Path, out: Path, *, force: bool = False) -> list[Path]:
     """Copy the files of a saved comparison to where they are wanted."""
-    files = sorted(path for path in Path(folder).iterdir() if path.name != MANIFEST)
     with disk_errors(out):
         Path(out).mkdir(parents=True, exist_ok=True)
-        return [Path(shutil.copy(path, out)) for path in files]
+    files = {name: Path(out) / name for name in read_manifest(folder, kind=KIND).files}
+    changed = {
+        name: target
+        for name, target in files.items()
+        if not (target.is_file() and file_digest(target) == file_digest(Path(folder) / name))
+    }
+    for target in changed.values():  # all or none
+        refuse_output(target, force=force)
+    for name, target in changed.items():
+        with replacing(target, force=force) as part:
+            shutil.copyfile(Path(folder) / name, part)
+    return list(files.values())

@@ -10,11 +10,13 @@ import numpy as np
 from medapps.crop.crop import Crop
 from medapps.crop.similar import nearest
 from medapps.errors import MedappsError
+from medapps.store import read_manifest, writing
 
 _POINTS_PER_CELL = 39
 """faiss trains cells poorly with fewer."""
 _TRAIN_ROWS = 200_000
 _BLOCK_ROWS = 100_000
+_FILE = "cells.faiss"
 
 
 def _faiss() -> Any:
@@ -76,12 +78,13 @@ def recall(
     return float(hits.any(2).sum() / max(1, (exact >= 0).sum()))
 
 
-def open_index(path: Path, crop: Crop, rows: np.ndarray | None) -> Any:
-    """The index kept at `path`, built and kept there first when it is missing."""
+def open_index(folder: Path, crop: Crop, rows: np.ndarray | None) -> Any:
+    """The index kept in `folder`, built and kept there first when it is missing or damaged."""
     faiss = _faiss()
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        faiss.write_index(build_index(crop, rows), str(part))
-        part.replace(path)
-    return faiss.read_index(str(path))
+    try:
+        read_manifest(folder, kind="index", verify_below=2**63)
+    except MedappsError:
+        index = build_index(crop, rows)
+        with writing(folder, kind="index", force=True) as draft:
+            faiss.write_index(index, str(draft.path(_FILE)))
+    return faiss.read_index(str(folder / _FILE))

@@ -21,11 +21,11 @@ from medapps.crop.quantize import dequantize
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.store import Manifest, read_manifest, writing
+from medapps.store import Manifest, read_manifest, usable, writing
 
 Names = pl.Series | Sequence[str] | Sequence[int] | np.ndarray
 VERIFY_BELOW = 32 * 2**20
-"""Files up to this size are hashed on every load; a lookup must not read a large one whole."""
+"""Files up to this size are hashed on every load, larger ones on the first only."""
 
 _ROWS = 65_536
 """Rows that are looked up at a time."""
@@ -162,8 +162,9 @@ def crop_facts(crop: Outgoing, form: str) -> dict[str, Any]:
     }
 
 
+@usable("crop")
 def load_crop(folder: Path, *, verify: bool = False) -> Crop:
-    """Memory-map a saved crop; `verify` hashes its large files too."""
+    """Memory-map a saved crop; `verify` hashes its large files again."""
     folder = Path(folder)
     limit = 2**63 if verify else VERIFY_BELOW
     manifest = read_manifest(folder, kind="crop", verify_below=limit)
@@ -175,10 +176,12 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
         raise _unusable(folder, f"its manifest lacks or misnames {error}") from error
     if facts["format"] not in FORMATS:
         raise _unusable(folder, f"this medapps knows no form {facts['format']!r}")
+    if not all(type(facts[key]) is int for key in ("dim", "rows", "width", "users", "relations")):
+        raise _unusable(folder, "its manifest states a size that is no whole number")
     for name in manifest.files:
         if (folder / name).resolve().parent != folder.resolve():
             raise _unusable(folder, f"{name} leads out of its folder")
-    stored = read_files(folder, facts["format"], facts["dtype"])
+    stored = read_files(folder, set(manifest.files), facts["format"], facts["dtype"])
     shape, names = stored.entities.shape, len(stored.entity_ids)
     if shape != (facts["rows"], facts["width"]) or names != facts["rows"]:
         raise _unusable(folder, f"{shape} numbers and {names} names do not fit its manifest")

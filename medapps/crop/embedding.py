@@ -10,11 +10,12 @@ import numpy as np
 
 from medapps.arrays import Blocks, Hole, bfloat16, open_arrays
 from medapps.crop.crop import Crop
+from medapps.crop.finite import broken_row
 from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rules import RULES
-from medapps.store import Draft, Manifest, read_manifest, writing
+from medapps.store import Draft, Manifest, read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Embedding:
         force: bool = False,
     ) -> Embedding:
         """Write the embedding as a folder and return it memory-mapped."""
+        self.refuse_broken()
         parents = {"graph": self.graph_digest} | (parents or {})
         with writing(
             folder, kind="embedding", config=config, parents=parents, force=force
@@ -87,6 +89,20 @@ class Embedding:
             bits = self.entities.dtype == np.uint16
             self.write(draft, bfloat16(self.entities) if bits else self.entities)
         return Embedding.load(folder)
+
+    def refuse_broken(self, first: int = 0) -> None:
+        """Refuse tables that are not finite; `first` is the id of the first row of entities."""
+        for what, table, names, begin in (
+            ("entity", self.entities, self.entity_ids, first),
+            ("relation", self.relations, self.relation_ids, 0),
+        ):
+            row = broken_row(table)
+            if row is not None:
+                raise MedappsError(
+                    f"The vector of {what} {names.names(np.array([begin + row]))[0]!r} holds a "
+                    "number that is not finite: the training diverged.",
+                    fix="Train again with a lower learning rate: --set train.lr=0.01.",
+                )
 
     def write(self, draft: Draft, entities: np.ndarray | Blocks | Hole) -> None:
         """Everything into a draft, with these entities or a place for them."""
@@ -104,6 +120,7 @@ class Embedding:
         draft.metrics = self.metrics
 
     @classmethod
+    @usable("embedding")
     def load(cls, folder: Path, *, verify: bool = False) -> Embedding:
         """Memory-map a saved embedding; `verify` hashes large files too."""
         folder = Path(folder)

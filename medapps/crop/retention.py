@@ -54,10 +54,15 @@ def full_quality(curve: pl.DataFrame, metric: str = "mrr") -> float:
     return float(largest.filter(pl.col("dtype") == order[0])[metric][0])
 
 
-def smallest_keeping(curve: pl.DataFrame, share: float, dtype: str = "float32") -> int:
-    """The smallest dim that keeps `share` of the full model's quality in that number type."""
+def check_share(share: float) -> None:
+    """Refuse what is no share, before anything is measured."""
     if not 0 < share <= 1:
         raise MedappsError(f"--keep takes a share between 0 and 1, not {share:g}.", fix="Try 0.97.")
+
+
+def smallest_keeping(curve: pl.DataFrame, share: float, dtype: str = "float32") -> int:
+    """The smallest dim that keeps `share` of the full model's quality in that number type."""
+    check_share(share)
     enough = curve.filter((pl.col("dtype") == dtype) & (pl.col("kept") >= share - 1e-12))
     if enough.is_empty():
         best = curve.filter(pl.col("dtype") == dtype).sort("kept").tail(1)

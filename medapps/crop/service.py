@@ -61,21 +61,27 @@ class UserVectors:
         return int((~self.known).sum())
 
 
+def finite_vectors(source: Source, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+    """`source.vectors(names)`; refuses broken numbers."""
+    values, known = source.vectors(names)
+    if not np.isfinite(values).all():
+        bad = int(np.argmin(np.isfinite(values).all(1)))
+        raise MedappsError(
+            f"The vector of user {names[bad]!r} holds a number that is not finite.",
+            fix="Train the embedding again with a smaller learning rate.",
+        )
+    return values, known
+
+
 def user_vectors(source: Source, users: IdMap) -> UserVectors:
     """Vectors of all `users`; refuses a source that knows none of them or holds broken numbers."""
     names = users.names()
-    values, known = source.vectors(names)
+    values, known = finite_vectors(source, names)
     if not known.any():
         raise MedappsError(
             f"None of the {len(users)} users is in the graph that the vectors come from "
             f"(the first is {names[0]!r}).",
             fix="Check that both files name users the same way, e.g. with medapps data check.",
-        )
-    if not np.isfinite(values).all():
-        bad = int(np.flatnonzero(~np.isfinite(values).all(1))[0])
-        raise MedappsError(
-            f"The vector of user {names[bad]!r} holds a number that is not finite.",
-            fix="Train the embedding again with a smaller learning rate.",
         )
     return UserVectors(np.asarray(values, np.float32), known, source.dim, source.method)
 

@@ -42,12 +42,15 @@ def search(
     """Exact search, or by an index that is kept in the folder `indexes` for the next time."""
     if indexes is None:
         return Found(similar(crop, names, k, users_only=users_only))
-    from medapps.crop.approximate import nearest_in, open_index, recall
+    from medapps.crop.approximate import build_index, nearest_in, open_index, recall
 
     rows = candidates(crop, users_only=users_only)
     queries = rows_of(crop, names)
-    content = crop.manifest.digest if crop.manifest else crop.about.get("embedding") or "unsaved"
-    index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}.faiss", crop, rows)
+    content = crop.manifest.digest if crop.manifest else crop.about.get("embedding")
+    if content:
+        index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}", crop, rows)
+    else:  # of an unsaved one nothing says that an index is its own
+        index = build_index(crop, rows)
     table = as_table(crop, queries, *nearest_in(index, crop, queries, k))
     return Found(table, recall(index, crop, rows, k), exact=False)
 
@@ -83,12 +86,18 @@ def nearest(
     if k < 1:
         raise MedappsError(f"-k takes a number of at least 1, not {k}.")
     wanted = crop.rows(queries)  # (q, width)
+    if not np.isfinite(wanted).all():
+        lost = queries[[int(np.argmin(np.isfinite(wanted).all(1)))]]
+        raise MedappsError(
+            f"The vector of {crop.entity_ids.names(lost)[0]!r} holds a number that is not finite.",
+            fix="Train again with a lower learning rate: --set train.lr=0.01.",
+        )
     best = np.full((len(queries), k), np.inf, np.float32)
     best_rows = np.full((len(queries), k), -1, np.int64)
     per_block = max(k, _BLOCK_NUMBERS // max(1, wanted.size))
     for found, vectors in _blocks(crop, rows, per_block):
         distance = _distances(wanted, vectors, crop.spec.norm)  # (q, block)
-        distance[queries[:, None] == found] = np.inf  # itself
+        distance[(queries[:, None] == found) | np.isnan(distance)] = np.inf  # itself, and no number
         best, best_rows = _merge(best, best_rows, distance, found)
     best_rows[np.isinf(best)] = -1
     return best_rows.astype(np.int32), best if crop.spec.norm == "l1" else np.sqrt(best)

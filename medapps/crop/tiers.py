@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from typing import Any, Literal
 
-from pydantic import PositiveInt, field_validator
+from pydantic import field_validator
 
-from medapps.config import Config
+from medapps.config import Config, Dim
 from medapps.errors import MedappsError
 
 Dtype = Literal["float32", "float16", "int8"]
@@ -16,7 +16,7 @@ Dtype = Literal["float32", "float16", "int8"]
 class Tier(Config):
     """What a kind of device carries."""
 
-    dim: PositiveInt
+    dim: Dim
     """Size of its crop."""
     dtype: Dtype = "float32"
     """Number type of its vectors."""

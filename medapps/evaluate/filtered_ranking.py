@@ -3,7 +3,8 @@
 For each test triple and side, the true entity is ranked among all entities that do not make a known
 triple. Ties are realistic: half of the tied entities count as better. Distances come from matrix
 products; whatever lies too near the true entity to be told apart in float32 is measured again
-directly in float64.
+directly in float64. A score that is no number is the worst one: a true entity with such a score
+ranks behind all others, and an entity whose vector is not finite never ranks before the true one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from medapps.arrays import forget
 from medapps.crop.score import ScoreSpec
 from medapps.graph.graph import KnownTriples
-from medapps.model.scorer import Scorer, make_scorer
+from medapps.model.scorer import Bounds, Scorer, make_scorer
 from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.random_streams import CANDIDATES, stream
 from medapps.train.tables.bf16 import as_numpy, as_tensor
@@ -144,13 +145,18 @@ class _Block:
                 if columns is None
                 else _rows(self.table, ids - begin, self.bounds[-1])
             )
+            entity, broken = _mended(entity, self.bounds)
             distance = out[: n * q * (last - first)].view(n, q, last - first)
             self.scorer.pairs(self.query, entity, self.bounds, distance)
+            low, high, lost = self._around(entity)
+            if broken is not None:
+                distance.masked_fill_(broken, torch.inf)
+            distance[lost] = -torch.inf  # everything is nearer
             at = np.searchsorted(ids, drop_answer)
             at_safe = np.minimum(at, len(ids) - 1)
             here = ids[at_safe] == drop_answer
             distance[:, drop_query[here], at_safe[here]] = torch.inf
-            better += self._count(distance, entity)
+            better += self._count(distance, entity, low, high)
             if hasattr(self.table, "mapped"):  # pages of a file add up when they are not given back
                 forget(as_numpy(self.table))
         return (1.0 + self.group.sum(better)).numpy()
@@ -164,14 +170,20 @@ class _Block:
             return own, self.asked
         return np.concatenate([own, known[0]]), np.concatenate([self.asked, known[1]])
 
-    def _count(self, distance: Tensor, entity: Tensor) -> Tensor:
-        """(n, q): nearer entities, plus half of the equally near ones."""
+    def _around(self, entity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(n, q) each: between which float32 distances an entity may be as near as the true one,
+        and where the true one is no number, or too large for float32.
+        """
         true = self.true64.float()
         slack = self.scorer.slack(self.query, entity, true, self.bounds)
-        low, high = (true - slack).unsqueeze(-1), (true + slack).unsqueeze(-1)
-        sure = distance < low
+        lost = ~(true.isfinite() & slack.isfinite())
+        return (true - slack).masked_fill(lost, 0.0), (true + slack).masked_fill(lost, 0.0), lost
+
+    def _count(self, distance: Tensor, entity: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """(n, q): nearer entities, plus half of the equally near ones."""
+        sure = distance < low.unsqueeze(-1)
         count = torch.count_nonzero(sure, -1).double()
-        near = (distance <= high).logical_xor_(sure)  # low <= distance <= high
+        near = (distance <= high.unsqueeze(-1)).logical_xor_(sure)  # low <= distance <= high
         where = near.nonzero()  # (k, 3): prefix, query, entity
         for piece in where.split(65536):
             which, row, column = piece.T
@@ -186,6 +198,15 @@ class _Block:
             ).double()
             count.view(-1).index_add_(0, which * len(self.asked) + row, value)
         return count
+
+
+def _mended(entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor | None]:
+    """Rows with 0 in the place of what is not finite, and which prefixes that is in, (n, 1, N)."""
+    if entity.sum().isfinite():
+        return entity, None
+    good = entity.isfinite()
+    whole = torch.stack([good[:, :end].all(1) for end in bounds[1:]])
+    return entity.where(good, 0.0), ~whole.unsqueeze(1)
 
 
 def _tensor(array: np.ndarray | Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from medapps.report import Report
 from medapps.store import digest_of
 
 HITS = (1, 3, 10)
+SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ def _rank(
         tables.dims,
         tables.specs,
     )
+    if split not in SPLITS:
+        raise MedappsError(f"There is no split {split!r}.", fix=f"Use {', '.join(SPLITS)}.")
+    for name, value in (("limit", options.limit), ("candidates", candidates)):
+        if value is not None and value < 1:
+            raise MedappsError(f"--{name} takes a number of at least 1, not {value}.")
     triples = np.asarray(getattr(graph, split))
     if not len(triples):
         raise MedappsError(

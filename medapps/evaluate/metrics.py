@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+LOWER_IS_BETTER = frozenset({"mean_rank", "loss", "calibration_error"})
+
 
 def confusion(truth: np.ndarray, guess: np.ndarray, classes: int) -> np.ndarray:
     """Counts (classes, classes): row the true class, column the predicted one."""
@@ -11,15 +13,28 @@ def confusion(truth: np.ndarray, guess: np.ndarray, classes: int) -> np.ndarray:
     return flat.reshape(classes, classes)
 
 
+def f1_macro(support: np.ndarray, guessed: np.ndarray, hits: np.ndarray) -> np.ndarray:
+    """Macro F1 (...) from counts per class (..., classes).
+
+    Averages over classes that occur in truth or guess, as scikit-learn does.
+    """
+    both = support + guessed
+    f1 = np.divide(2.0 * hits, both, out=np.zeros(both.shape), where=both > 0)
+    return f1.sum(-1) / np.maximum((both > 0).sum(-1), 1)
+
+
 def class_scores(matrix: np.ndarray) -> dict[str, np.ndarray]:
     """Precision, recall, F1 and support per class; a class without cases or guesses has 0."""
     hits = np.diag(matrix).astype(float)
     support, guessed = matrix.sum(1).astype(float), matrix.sum(0).astype(float)
-    both = support + guessed
+
+    def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        return np.divide(part, whole, out=np.zeros_like(hits), where=whole > 0)
+
     return {
-        "precision": np.divide(hits, guessed, out=np.zeros_like(hits), where=guessed > 0),
-        "recall": np.divide(hits, support, out=np.zeros_like(hits), where=support > 0),
-        "f1": np.divide(2 * hits, both, out=np.zeros_like(hits), where=both > 0),
+        "precision": share(hits, guessed),
+        "recall": share(hits, support),
+        "f1": share(2 * hits, support + guessed),
         "support": support,
     }
 
@@ -27,16 +42,14 @@ def class_scores(matrix: np.ndarray) -> dict[str, np.ndarray]:
 def label_metrics(matrix: np.ndarray) -> dict[str, float]:
     """Accuracy and F1 in its three averages from a confusion matrix.
 
-    Macro averages over classes that occur in truth or guess, as scikit-learn does; micro equals
-    accuracy because every user has exactly one label.
+    Micro equals accuracy because every user has exactly one label.
     """
     scores = class_scores(matrix)
     total = max(float(matrix.sum()), 1.0)
-    present = (matrix.sum(0) + matrix.sum(1)) > 0
     accuracy = float(np.trace(matrix) / total)
     return {
         "accuracy": accuracy,
-        "f1_macro": float(scores["f1"][present].mean()) if present.any() else 0.0,
+        "f1_macro": float(f1_macro(matrix.sum(1), matrix.sum(0), np.diag(matrix))),
         "f1_micro": accuracy,
         "f1_weighted": float((scores["f1"] * scores["support"]).sum() / total),
     }
@@ -44,16 +57,8 @@ def label_metrics(matrix: np.ndarray) -> dict[str, float]:
 
 def batched_f1_macro(truth: np.ndarray, guess: np.ndarray, classes: int) -> np.ndarray:
     """Macro F1 of several guesses (runs, users) against one truth (users,), shape (runs,)."""
-    offset = np.arange(len(guess))[:, None] * classes * classes
-    flat = np.bincount(
-        (offset + truth[None, :].astype(np.int64) * classes + guess).reshape(-1),
-        minlength=len(guess) * classes * classes,
-    )
-    matrices = flat.reshape(len(guess), classes, classes)
-    hits = np.diagonal(matrices, axis1=1, axis2=2)
-    both = matrices.sum(1) + matrices.sum(2)
-    f1 = 2 * hits / np.maximum(both, 1)
-    return f1.sum(1) / np.maximum((both > 0).sum(1), 1)
+    matrices = np.stack([confusion(truth, row, classes) for row in guess])
+    return f1_macro(matrices.sum(2), matrices.sum(1), np.diagonal(matrices, axis1=1, axis2=2))
 
 
 def calibration(
@@ -77,8 +82,19 @@ def log_loss(probability: np.ndarray, truth: np.ndarray) -> float:
 
 
 def realistic_rank(better: np.ndarray, equal: np.ndarray) -> np.ndarray:
-    """Rank from the number of better and of equally scored rivals: the middle of the tie."""
+    """Rank from the number of better and of equally scored candidates: the middle of the tie."""
     return 1 + better + equal / 2
+
+
+def rank_among(own: np.ndarray, rivals: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Realistic rank (n,) of scores `own` (n, 1) among the `rivals` (n, k) that count (n, k).
+
+    NaN is the worst score: NaN rivals come after any number, a NaN of one's own after all rivals.
+    """
+    lost = ~(own > -np.inf)
+    better = ((rivals > own) | lost) & counts
+    equal = (rivals == own) & counts & ~lost
+    return realistic_rank(better.sum(1), equal.sum(1))
 
 
 def reward(rank: np.ndarray, k: int) -> np.ndarray:
@@ -97,48 +113,3 @@ def coverage(recommended: np.ndarray, n_items: int) -> float:
     """Share of the catalogue that appears in at least one list of recommendations."""
     shown = recommended[recommended >= 0]
     return len(np.unique(shown)) / max(n_items, 1)
-
-
-def bootstrap_interval(
-    values: np.ndarray, level: float = 0.95, draws: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile interval of the mean when the units (last axis) are drawn again.
-
-    `values` is (units,) or (seeds, units); seeds are averaged first, so that the interval speaks of
-    other users and not of other seeds.
-    """
-    per_unit = values.reshape(-1, values.shape[-1]).mean(0)
-    if len(per_unit) == 0:
-        return float("nan"), float("nan")
-    rng = np.random.default_rng(seed)
-    means = np.empty(draws)
-    block = max(1, (1 << 22) // len(per_unit))
-    for start in range(0, draws, block):
-        size = min(block, draws - start)
-        pick = rng.integers(0, len(per_unit), (size, len(per_unit)))
-        means[start : start + size] = per_unit[pick].mean(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def bootstrap_f1_macro(
-    truth: np.ndarray,
-    guesses: np.ndarray,
-    classes: int,
-    level: float = 0.95,
-    draws: int = 400,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile interval of the mean macro F1 of several guesses (seeds, users), users redrawn."""
-    rng = np.random.default_rng(seed)
-    pick = rng.integers(0, len(truth), (draws, len(truth)))
-    cell = np.arange(draws)[:, None] * classes * classes + truth[pick] * classes
-    total = np.zeros(draws)
-    for guess in guesses:
-        flat = np.bincount((cell + guess[pick]).reshape(-1), minlength=draws * classes * classes)
-        matrices = flat.reshape(draws, classes, classes)
-        both = matrices.sum(1) + matrices.sum(2)
-        f1 = 2 * np.diagonal(matrices, axis1=1, axis2=2) / np.maximum(both, 1)
-        total += f1.sum(1) / np.maximum((both > 0).sum(1), 1)
-    low, high = np.quantile(total / len(guesses), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)

@@ -1,1 +1,1 @@
-"""Knowledge graphs: names to numbers, reading, checking, making."""
+"""Knowledge graphs: ids, reading, checking, splits and synthetic data."""

@@ -1,4 +1,4 @@
-"""Is this data set fit for use? Counts, degrees, relations, and problems with row numbers."""
+"""Check a data set: counts, degrees, relations, and problems with the rows that show them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import polars as pl
 from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
+from medapps.graph.ids import TripleIds
+from medapps.graph.interactions import read_interactions
+from medapps.graph.labels import label_columns, rare_classes, read_labels
 from medapps.graph.leaks import held_out_in_graph, label_leaks
-from medapps.graph.numbering import Numbering
 from medapps.graph.read import graph_files, read_graph, triples_of
-from medapps.graph.side_tables import read_interactions, read_labels
 from medapps.graph.split import leave_one_out
 from medapps.graph.tables import find_table
 
@@ -25,7 +26,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Problem:
+class DataProblem:
     """One thing that is wrong or odd."""
 
     severity: Severity
@@ -49,10 +50,10 @@ class Check:
     """Quantiles of the degree over entities and over users."""
     relations: pl.DataFrame = field(default_factory=pl.DataFrame)
     """Per relation: triples, distinct heads, distinct tails."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[DataProblem, ...] = ()
 
     @property
-    def errors(self) -> tuple[Problem, ...]:
+    def errors(self) -> tuple[DataProblem, ...]:
         """The problems that forbid use."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
@@ -63,13 +64,13 @@ def check_dataset(path: str | Path, config: GraphConfig | None = None) -> Check:
     config = (config or GraphConfig()).model_copy(
         update={"duplicates": "keep", "self_loops": "keep", "add_interactions": None}
     )
-    problems: list[Problem] = []
+    problems: list[DataProblem] = []
     counts: dict[str, int | list[str]] = {}
     try:
         files = graph_files(path)
         graph = read_graph(path, config)
     except MedappsError as error:
-        return Check(path, problems=(Problem("error", "unreadable", str(error)),))
+        return Check(path, problems=(DataProblem("error", "unreadable", str(error)),))
     counts |= graph.counts()
     problems += _graph_problems(graph, files, config)
     if path.is_dir():
@@ -79,39 +80,39 @@ def check_dataset(path: str | Path, config: GraphConfig | None = None) -> Check:
     return Check(path, counts, _degrees(graph), _relations(graph), tuple(problems))
 
 
-def _graph_problems(graph: Graph, files: dict[str, Path], config: GraphConfig) -> list[Problem]:
+def _graph_problems(graph: Graph, files: dict[str, Path], config: GraphConfig) -> list[DataProblem]:
     problems = []
-    numbering = Numbering(graph.entities, graph.relations)
-    keys = {split: numbering.pack_ids(getattr(graph, split)) for split in files}
+    ids = TripleIds(graph.entities, graph.relations)
+    keys = {split: ids.pack_ids(getattr(graph, split)) for split in files}
     for split, file in files.items():
         table = triples_of(file, config).with_row_index("row", offset=1)
         again = keys[split][1:][keys[split][1:] == keys[split][:-1]]
         if len(again):
-            rows = _rows_of(table, numbering, again)
+            rows = _rows_of(table, ids, again)
             text = f"{len(again):,} triples of {file.name} occur before"
-            problems.append(Problem("warning", "duplicates", text, len(again), rows, file.name))
+            problems.append(DataProblem("warning", "duplicates", text, len(again), rows, file.name))
         loop = pl.col("head") == pl.col("tail")
         rows_, count = _rows(table, loop)
         if count:
             text = f"{count:,} triples of {file.name} lead from an entity to itself"
-            problems.append(Problem("warning", "self_loops", text, count, rows_, file.name))
+            problems.append(DataProblem("warning", "self_loops", text, count, rows_, file.name))
         if split != "train":
             known = keys[split][np.isin(keys[split], keys["train"])]
             if len(known):
-                rows = _rows_of(table, numbering, known)
+                rows = _rows_of(table, ids, known)
                 text = f"{len(known):,} {split} triples are training triples too"
                 problems.append(
-                    Problem("error", "split_overlap", text, len(known), rows, file.name)
+                    DataProblem("error", "split_overlap", text, len(known), rows, file.name)
                 )
             fresh = ~np.isin(getattr(graph, split)[:, [0, 2]], graph.train[:, [0, 2]]).all(1)
             if fresh.any():
                 text = f"{fresh.sum():,} {split} triples have an entity that training never sees"
-                problems.append(Problem("warning", "unseen", text, int(fresh.sum())))
+                problems.append(DataProblem("warning", "unseen", text, int(fresh.sum())))
     return problems
 
 
 def _rows(table: pl.LazyFrame, where: pl.Expr) -> tuple[tuple[int, ...], int]:
-    """The first rows where it is so, and how many there are."""
+    """The first rows that meet a condition, and how many do."""
     found = table.filter(where).select(rows=pl.col("row").bottom_k(_SHOWN), count=pl.len())
     frame = found.collect(engine="streaming")
     if frame.is_empty():
@@ -119,14 +120,14 @@ def _rows(table: pl.LazyFrame, where: pl.Expr) -> tuple[tuple[int, ...], int]:
     return tuple(sorted(frame["rows"].to_list())), int(frame["count"][0])
 
 
-def _rows_of(table: pl.LazyFrame, numbering: Numbering, keys: np.ndarray) -> tuple[int, ...]:
+def _rows_of(table: pl.LazyFrame, ids: TripleIds, keys: np.ndarray) -> tuple[int, ...]:
     """Rows that hold the first of these triples."""
-    triples = numbering.unpack(keys[:_SHOWN])
+    triples = ids.unpack(keys[:_SHOWN])
     wanted = pl.LazyFrame(
         {
-            "head": numbering.entities.names(triples[:, 0]),
-            "relation": numbering.relations.names(triples[:, 1]),
-            "tail": numbering.entities.names(triples[:, 2]),
+            "head": ids.entities.names(triples[:, 0]),
+            "relation": ids.relations.names(triples[:, 1]),
+            "tail": ids.entities.names(triples[:, 2]),
         }
     )
     rows = table.join(wanted, on=["head", "relation", "tail"], how="semi").select("row")
@@ -148,33 +149,30 @@ def _relations(graph: Graph) -> pl.DataFrame:
     return frame.with_columns(graph.relations.names(frame["relation"].to_numpy()).alias("relation"))
 
 
-def _labels(folder: Path, graph: Graph, problems: list[Problem]) -> dict[str, int | list[str]]:
+def _labels(folder: Path, graph: Graph, problems: list[DataProblem]) -> dict[str, int | list[str]]:
     file = find_table(folder, ["labels"])
     if file is None:
         return {"labels": []}
     try:
         labels = read_labels(file, graph)
     except MedappsError as error:
-        problems.append(Problem("error", "labels", str(error), file=file.name))
+        problems.append(DataProblem("error", "labels", str(error), file=file.name))
         return {"labels": []}
-    problems += _strangers(labels, "user", file.name, graph)
-    for name in labels.columns[1:]:
-        if labels[name].dtype.is_float() or labels[name].dtype.is_nested():
-            continue
-        few = labels[name].drop_nulls().value_counts().filter(pl.col("count") < 3)
-        if len(few):
+    problems += _unknown_users(labels, "user", file.name, graph)
+    for name in label_columns(labels.schema):
+        if len(few := rare_classes(labels, name)):
             text = f"{len(few):,} classes of {name} have fewer than three users"
-            problems.append(Problem("warning", "rare_classes", text, len(few), file=file.name))
+            problems.append(DataProblem("warning", "rare_classes", text, len(few), file=file.name))
     for leak in label_leaks(graph, labels):
         text = (
             f"relation {leak.relation} tells the label {leak.column}: {leak.how} "
             f"({leak.accuracy:.1%} of {leak.users:,} users)"
         )
-        problems.append(Problem("error", "label_leak", text, leak.users, file=file.name))
+        problems.append(DataProblem("error", "label_leak", text, leak.users, file=file.name))
     return {"labels": labels.columns[1:]}
 
 
-def _strangers(table: pl.DataFrame, column: str, file: str, graph: Graph) -> list[Problem]:
+def _unknown_users(table: pl.DataFrame, column: str, file: str, graph: Graph) -> list[DataProblem]:
     """Users of a table that have no triple."""
     unknown = np.flatnonzero(graph.entities.ids(table[column]) < 0)
     if not len(unknown):
@@ -182,11 +180,11 @@ def _strangers(table: pl.DataFrame, column: str, file: str, graph: Graph) -> lis
     count = table[column].gather(unknown).n_unique()
     rows = tuple(int(row) + 1 for row in unknown[:_SHOWN])
     text = f"{count:,} of {table[column].n_unique():,} users of {file} have no triples"
-    return [Problem("warning", "users_without_triples", text, count, rows, file)]
+    return [DataProblem("warning", "users_without_triples", text, count, rows, file)]
 
 
 def _interactions(
-    folder: Path, graph: Graph, problems: list[Problem]
+    folder: Path, graph: Graph, problems: list[DataProblem]
 ) -> dict[str, int | list[str]]:
     file = find_table(folder, ["interactions"])
     if file is None:
@@ -194,19 +192,19 @@ def _interactions(
     try:
         table = read_interactions(file, graph)
     except MedappsError as error:
-        problems.append(Problem("error", "interactions", str(error), file=file.name))
+        problems.append(DataProblem("error", "interactions", str(error), file=file.name))
         return {"items": 0, "interactions": 0}
-    problems += _strangers(table, "user", file.name, graph)
+    problems += _unknown_users(table, "user", file.name, graph)
     parted = leave_one_out(table)
     again = len(table) - len(parted)
     if again:
         rows = (~table.select(pl.struct("user", "item").is_first_distinct()).to_series()).arg_true()
         text = f"{again:,} rows of {file.name} repeat a user and item; the latest counts"
         shown = tuple(row + 1 for row in rows[:_SHOWN].to_list())
-        problems.append(Problem("warning", "repeated", text, again, shown, file.name))
+        problems.append(DataProblem("warning", "repeated", text, again, shown, file.name))
     if not (parted["split"] == "test").any():
         text = f"no user of {file.name} can be tested: nobody has two interactions"
-        problems.append(Problem("warning", "nothing_to_test", text, file=file.name))
+        problems.append(DataProblem("warning", "nothing_to_test", text, file=file.name))
     found = held_out_in_graph(graph, parted)
     if len(found):
         user, item, split, relation = found.row(0)
@@ -214,5 +212,5 @@ def _interactions(
             f"{len(found):,} held-out interactions are in the graph, such as the {split} one of "
             f"{user} and {item} under {relation}; add interactions with --add-interactions instead"
         )
-        problems.append(Problem("error", "held_out_in_graph", text, len(found), file=file.name))
+        problems.append(DataProblem("error", "held_out_in_graph", text, len(found), file=file.name))
     return {"items": table["item"].n_unique(), "interactions": len(table)}

@@ -23,8 +23,8 @@ class GraphConfig(Config):
     """Column of the tail."""
     header: bool = True
     """Whether text files begin with a line of column names; otherwise columns are positions."""
-    separator: str | None = Field(default=None, min_length=1, max_length=1)
-    """Character between the fields of a text file; by default comma in .csv, tab in .tsv, .txt."""
+    separator: str | None = Field(default=None, pattern=r'^[^\x80-\x{10ffff}\r\n"]$')
+    """One ASCII character between the fields of a text file; by default comma in .csv, else tab."""
     duplicates: Policy = "drop"
     """What to do with a triple that occurs again in its split."""
     self_loops: Policy = "keep"

@@ -12,7 +12,7 @@ import numpy as np
 from medapps.arrays import open_arrays
 from medapps.graph.ids import IdMap
 from medapps.graph.known_triples import KnownTriples
-from medapps.store import Manifest, digest_of, read_manifest, writing
+from medapps.store import Manifest, digest_of, read_manifest, usable, writing
 
 __all__ = ["Graph", "KnownTriples"]
 SPLITS = ("train", "valid", "test")
@@ -55,6 +55,7 @@ class Graph:
         return Graph.load(folder)
 
     @classmethod
+    @usable("graph")
     def load(cls, folder: Path) -> Graph:
         """Memory-map a saved graph."""
         folder = Path(folder)

@@ -1,6 +1,6 @@
 """IdMap: names on the outside, consecutive int32 on the inside.
 
-Names are kept in ascending order, so a name's number is its rank: two readers of the same data
+Names are kept in ascending order, so a name's id is its rank: two readers of the same data
 agree, and a lookup is a binary search over a memory-mapped file, without a dictionary of millions
 of strings.
 """
@@ -208,6 +208,70 @@ class IdMap:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class TripleIds:
+    """Ids of entities and relations, and of a triple as one int64.
+
+    The key (head * relations + relation) * entities + tail orders triples by content alone, so that
+    sorting brings repeated ones together.
+    """
+
+    entities: IdMap
+    relations: IdMap
+
+    @classmethod
+    def of(cls, tables: Sequence[pl.LazyFrame]) -> TripleIds:
+        """Ids for all names in tables with the columns head, relation, tail."""
+        ends = [table.select(name=side).unique() for table in tables for side in ("head", "tail")]
+        kinds = [table.select(name="relation").unique() for table in tables]
+        ids = cls(_vocabulary(ends), _vocabulary(kinds))
+        entities, relations = len(ids.entities), len(ids.relations)
+        if entities >= 2**31 or entities * entities * relations >= 2**63:
+            raise MedappsError(
+                f"{entities:,} entities and {relations:,} relations are more than medapps can hold."
+            )
+        return ids
+
+    def pack(self, table: pl.LazyFrame) -> np.ndarray:
+        """One int64 per row, ascending."""
+        joined = table
+        for column, names, key in (
+            ("head", self.entities, "h"),
+            ("tail", self.entities, "t"),
+            ("relation", self.relations, "r"),
+        ):
+            frame = names.names().alias(column).to_frame().lazy()
+            ids = pl.int_range(pl.len(), dtype=pl.Int64).alias(key)
+            joined = joined.join(frame.with_columns(ids), on=column)
+        packed = (pl.col("h") * len(self.relations) + pl.col("r")) * len(self.entities) + pl.col(
+            "t"
+        )
+        keys = joined.select(key=packed).collect(engine="streaming")["key"]
+        return np.sort(keys.to_numpy())
+
+    def pack_ids(self, triples: np.ndarray) -> np.ndarray:
+        """The same for int (n, 3) triples of ids."""
+        head, relation, tail = (triples[:, i].astype(np.int64) for i in range(3))
+        return np.sort((head * len(self.relations) + relation) * len(self.entities) + tail)
+
+    def unpack(self, keys: np.ndarray) -> np.ndarray:
+        """int32 (n, 3): head, relation, tail."""
+        triples = np.empty((len(keys), 3), np.int32)
+        rest, triples[:, 2] = np.divmod(keys, len(self.entities))
+        triples[:, 0], triples[:, 1] = np.divmod(rest, len(self.relations))
+        return triples
+
+    def words(self, triple: np.ndarray) -> str:
+        """One triple for people: (head, relation, tail)."""
+        head, tail = self.entities.names(triple[[0, 2]])
+        return f"({head}, {self.relations.names(triple[1:2])[0]}, {tail})"
+
+
+def _vocabulary(names: Sequence[pl.LazyFrame]) -> IdMap:
+    distinct = pl.concat(names).unique().sort("name")
+    return IdMap.of_sorted(distinct.collect(engine="streaming")["name"])
 
 
 def fence_bytes(lengths: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""What a graph must not tell: the labels it will be asked for, and the purchases of the test."""
+"""Leakage: relations that give labels away, and held-out purchases among the triples."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 import polars as pl
 
 from medapps.graph.graph import Graph
+from medapps.graph.labels import label_columns
 
-SURE = 0.98
-"""A relation that tells a label this often tells it; friends of a kind do not come near."""
+LEAK_ACCURACY = 0.98
+"""Accuracy above which a relation counts as label leakage."""
 LEAST_USERS = 20
 MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A relation that gives something away."""
+    """A relation that predicts a label column."""
 
     relation: str
     column: str
@@ -29,14 +30,14 @@ class Leak:
 
 
 def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
-    """Relations from which a label column can be read off.
+    """Relations that predict a label column almost without error.
 
     Two ways: users with the same neighbour under a relation nearly always share the label (each
     user is judged by the others), or nearly all users that have the relation share one class.
     """
     user = graph.entities.ids(labels["user"])
     columns = {}
-    for name in labels.columns[1:]:
+    for name in label_columns(labels.schema):
         frame = _classes(user, labels[name])
         if len(frame):
             columns[name] = np.full(len(graph.entities), -1, np.int32)
@@ -47,28 +48,25 @@ def label_leaks(graph: Graph, labels: pl.DataFrame) -> list[Leak]:
     for relation, rows in _by_relation(graph):
         name = str(graph.relations.names(np.array([relation]))[0])
         for column, label in columns.items():
-            for tell, how in (
+            for test, how in (
                 (_by_neighbour, "users with the same neighbour share it"),
                 (_by_having, "nearly all its users share it"),
             ):
-                ways = (tell(rows[:, a], rows[:, b], label) for a, b in ((0, 2), (2, 0)))
-                told = next((way for way in ways if way is not None), None)
-                if told is not None:
-                    leaks.append(Leak(name, column, *told, how))
+                found = (test(rows[:, a], rows[:, b], label) for a, b in ((0, 2), (2, 0)))
+                leak = next((one for one in found if one is not None), None)
+                if leak is not None:
+                    leaks.append(Leak(name, column, *leak, how))
     return sorted(leaks, key=lambda leak: (leak.column, leak.relation))
 
 
 def _classes(user: np.ndarray, values: pl.Series) -> pl.DataFrame:
-    """(user, label) of a column that can be told from something else; empty when it cannot."""
-    frame = pl.DataFrame(schema={"user": pl.Int32, "label": pl.Int32})
-    if values.dtype.is_float() or values.dtype.is_nested():
-        return frame
+    """(user, label) of a column; empty when it has too few or too many classes to be predicted."""
     known = pl.DataFrame({"user": user, "label": values.rank("dense").cast(pl.Int32)})
     known = known.filter(pl.col("user") >= 0).drop_nulls()
     sizes = np.bincount(known["label"].to_numpy())
     count = np.count_nonzero(sizes)
-    usable = 2 <= count <= min(MOST_CLASSES, len(known) // 2) and sizes.max() < SURE * len(known)
-    return known if usable else frame
+    usable = 2 <= count <= min(MOST_CLASSES, len(known) // 2)
+    return known if usable and sizes.max() < LEAK_ACCURACY * len(known) else known.clear()
 
 
 def _by_relation(graph: Graph) -> Iterator[tuple[int, np.ndarray]]:
@@ -105,7 +103,7 @@ def _by_neighbour(
     second[tie] = first[tie]
     judged = total > 1
     accuracy = first[judged & (first - 1 > second)].sum() / max(1, total[judged].sum())
-    if accuracy < SURE:
+    if accuracy < LEAK_ACCURACY:
         return None
     seen = np.zeros(len(label), bool)
     seen[neighbour[starts[judged]]] = True
@@ -119,7 +117,7 @@ def _by_having(user: np.ndarray, other: np.ndarray, label: np.ndarray) -> tuple[
     has[user] = True
     votes = np.bincount(label[has & (label >= 0)])
     users = int(votes.sum())
-    if users < LEAST_USERS or votes.max() < SURE * users:
+    if users < LEAST_USERS or votes.max() < LEAK_ACCURACY * users:
         return None
     every = np.bincount(label[label >= 0])
     # by chance all `users` would be of the commonest class with probability common ** users

@@ -1,4 +1,4 @@
-"""Tables to Graph: lazily read, checked, numbered, with its users told apart."""
+"""Tables to Graph: read lazily, checked, with ids for names, and its users found."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import polars as pl
 from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
-from medapps.graph.ids import IdMap
-from medapps.graph.numbering import Numbering
-from medapps.graph.side_tables import known_users, read_interactions
+from medapps.graph.ids import IdMap, TripleIds
+from medapps.graph.interactions import read_interactions
 from medapps.graph.split import leave_one_out
-from medapps.graph.tables import as_ids, column, find_table, refuse_gaps, scan_table, table_errors
+from medapps.graph.tables import Table, find_table, regular_file, scan_table, table_errors
 
 GRAPH_FILES = ("skg", "triples", "train")
 INVERSE = ":inverse"
@@ -33,23 +32,23 @@ def read_graph(path: str | Path, config: GraphConfig | None = None) -> Graph:
         tables["train"] = pl.concat([tables["train"], extra.lazy()])
     tables = _one_type(tables, files)
     with table_errors(files["train"]):
-        numbering = Numbering.of(list(tables.values()))
-        keys = {split: numbering.pack(table) for split, table in tables.items()}
+        ids = TripleIds.of(list(tables.values()))
+        keys = {split: ids.pack(table) for split, table in tables.items()}
     for split in keys:
-        keys[split] = _distinct(keys[split], split, numbering, config, notes)
-    triples = {split: numbering.unpack(keys.pop(split)) for split in list(keys)}
+        keys[split] = _distinct(keys[split], split, ids, config, notes)
+    triples = {split: ids.unpack(keys.pop(split)) for split in list(keys)}
     for split in triples:
-        triples[split] = _without_loops(triples[split], split, numbering, config, notes)
+        triples[split] = _without_loops(triples[split], split, ids, config, notes)
     if config.inverse:
-        numbering, triples = _with_inverse(numbering, triples)
+        ids, triples = _with_inverse(ids, triples)
     empty = np.empty((0, 3), np.int32)
     return Graph(
-        numbering.entities,
-        numbering.relations,
+        ids.entities,
+        ids.relations,
         train=triples["train"],
         valid=triples.get("valid", empty),
         test=triples.get("test", empty),
-        users=find_users(numbering.entities, folder, config.user_prefix),
+        users=find_users(ids.entities, folder, config.user_prefix),
         name=folder.resolve().name if files["train"].stem in GRAPH_FILES else files["train"].stem,
         source=str(folder.resolve()),
         notes=notes,
@@ -68,7 +67,7 @@ def graph_files(path: Path) -> dict[str, Path]:
                 fix="Name the file itself, or make data with: medapps data synth --out DIR.",
             )
     elif path.exists():
-        train = path
+        train = regular_file(path)
     else:
         raise MedappsError(
             f"There is no file {path}.",
@@ -84,21 +83,19 @@ def graph_files(path: Path) -> dict[str, Path]:
 
 
 def triples_of(path: Path, config: GraphConfig) -> pl.LazyFrame:
-    """The columns head, relation, tail of one file, after a pass that looks for gaps."""
+    """The columns head, relation, tail of one file, refusing empty values."""
     frame = scan_table(path, separator=config.separator, header=config.header)
+    table = Table(frame, path, str(path))
     wanted = {"head": config.head, "relation": config.relation, "tail": config.tail}
-    names = {
-        role: column(frame, path, given, option=f"graph.{role}") for role, given in wanted.items()
-    }
+    names = {role: table.column(given, option=f"graph.{role}") for role, given in wanted.items()}
     if len(set(names.values())) < 3:
         raise MedappsError(
             f"Head, relation and tail of {path} must be three columns, not {names}.",
             fix="Name them with --set graph.head=NAME and so on.",
         )
-    refuse_gaps(frame, path, list(names.values()))
-    frame = as_ids(frame, path, [names["head"], names["tail"]])
-    frame = as_ids(frame, path, [names["relation"]])
-    return frame.select(**{role: pl.col(name) for role, name in names.items()})
+    table.refuse_gaps(*names.values())
+    table = table.with_ids(names["head"], names["tail"]).with_ids(names["relation"])
+    return table.frame.select(**{role: pl.col(name) for role, name in names.items()})
 
 
 def _one_type(tables: dict[str, pl.LazyFrame], files: dict[str, Path]) -> dict[str, pl.LazyFrame]:
@@ -145,7 +142,7 @@ def _interactions(folder: Path, relation: str, train: pl.LazyFrame) -> pl.DataFr
 
 
 def _distinct(
-    keys: np.ndarray, split: str, numbering: Numbering, config: GraphConfig, notes: dict[str, int]
+    keys: np.ndarray, split: str, ids: TripleIds, config: GraphConfig, notes: dict[str, int]
 ) -> np.ndarray:
     again = np.zeros(len(keys), bool)
     np.equal(keys[1:], keys[:-1], out=again[1:])
@@ -154,10 +151,10 @@ def _distinct(
     if not count or config.duplicates == "keep":
         return keys
     if config.duplicates == "error":
-        first = numbering.unpack(keys[again][:1])
+        first = ids.unpack(keys[again][:1])
         raise MedappsError(
             f"{count:,} triples of the {split} split occur more than once, "
-            f"such as {numbering.words(first[0])}.",
+            f"such as {ids.words(first[0])}.",
             fix="Drop them with --set graph.duplicates=drop.",
         )
     return keys[~again]
@@ -166,7 +163,7 @@ def _distinct(
 def _without_loops(
     triples: np.ndarray,
     split: str,
-    numbering: Numbering,
+    ids: TripleIds,
     config: GraphConfig,
     notes: dict[str, int],
 ) -> np.ndarray:
@@ -178,7 +175,7 @@ def _without_loops(
     if config.self_loops == "error":
         raise MedappsError(
             f"{count:,} triples of the {split} split lead from an entity to itself, "
-            f"such as {numbering.words(triples[loops][0])}.",
+            f"such as {ids.words(triples[loops][0])}.",
             fix="Drop them with --set graph.self_loops=drop.",
         )
     if count == len(triples) and split == "train":
@@ -187,10 +184,10 @@ def _without_loops(
 
 
 def _with_inverse(
-    numbering: Numbering, triples: dict[str, np.ndarray]
-) -> tuple[Numbering, dict[str, np.ndarray]]:
+    ids: TripleIds, triples: dict[str, np.ndarray]
+) -> tuple[TripleIds, dict[str, np.ndarray]]:
     """Training triples in both directions, the backward ones under relations of their own."""
-    names = numbering.relations.names().cast(pl.String)
+    names = ids.relations.names().cast(pl.String)
     backward = names + INVERSE
     taken = sorted({*names} & {*backward})
     if taken:
@@ -198,7 +195,7 @@ def _with_inverse(
             f"The graph has a relation {taken[0]!r} already.",
             fix="Leave inverse relations out, or rename it.",
         )
-    doubled = Numbering(numbering.entities, IdMap.of(pl.concat([names, backward])))
+    doubled = TripleIds(ids.entities, IdMap.of(pl.concat([names, backward])))
     ahead, back = doubled.relations.ids(names), doubled.relations.ids(backward)
     out = {}
     for split, rows in triples.items():
@@ -216,12 +213,16 @@ def find_users(entities: IdMap, folder: Path, prefix: str) -> np.ndarray:
         named = np.flatnonzero(entities.names().str.starts_with(prefix).to_numpy())
         if len(named):
             return named.astype(np.int32)
-    beside = known_users(folder)
-    if beside is not None:
+    beside = [file for stem in ("labels", "interactions") if (file := find_table(folder, [stem]))]
+    found = [np.empty(0, np.int32)]
+    for file in beside:
+        table = Table.of(file, file.stem)
+        table.require("user")
+        users = table.select("user").with_ids("user")
+        names = users.collect(users.frame.unique())["user"]
         if entities.dtype == pl.String:
-            beside = beside.cast(pl.String)  # numbers in a text file
-        ids = np.unique(entities.ids(beside))
-        ids = ids[ids >= 0]
-        if len(ids):
-            return ids.astype(np.int32)
-    return np.arange(len(entities), dtype=np.int32)
+            names = names.cast(pl.String)  # numbers in a text file
+        found.append(entities.ids(names))
+    ids = np.unique(np.concatenate(found))
+    ids = ids[ids >= 0]
+    return ids if len(ids) else np.arange(len(entities), dtype=np.int32)

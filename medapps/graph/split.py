@@ -1,10 +1,12 @@
-"""Which interactions train and which are held out: one rule, shared by the graph and the tasks.
+"""Who is trained on, validated on and tested on: one rule, shared by the graph and the tasks.
 
 The order of rows in a file never matters: ties are decided by hashes of names. A graph that takes
-interactions as triples and a task that tests on the others must agree, so both ask here.
+purchases as triples and a task that tests on the others must agree, so both ask here.
 """
 
 from __future__ import annotations
+
+import hashlib
 
 import numpy as np
 import polars as pl
@@ -38,86 +40,97 @@ def name_hash(names: IdMap) -> np.ndarray:
     return mix(total[offsets[1:]] - total[offsets[:-1]] + length.astype(np.uint64))
 
 
-def parts(
-    user: np.ndarray,
-    item: np.ndarray,
-    time: np.ndarray | None,
-    user_hash: np.ndarray,
-    item_hash: np.ndarray,
-    given: np.ndarray | None = None,
-) -> np.ndarray:
-    """TRAIN, VALID or TEST of each distinct (user, item) row, int8 (rows,), in the order given.
+def digest_arrays(*arrays: np.ndarray) -> str:
+    """SHA-256 over types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def leave_one_out(interactions: pl.DataFrame) -> pl.DataFrame:
+    """Distinct (user, item) rows by user and time, with the column `split` filled in.
 
     The latest row of a user is for testing, the second latest for validation, the rest trains. A
-    user with one row only trains; with two there is no validation row. `given` holds a data set's
-    own parts: they are kept, and when no row is marked for validation it is the latest training
-    row of each tested user that has two.
+    user with one row only trains; with two there is no validation row. Parts that the table names
+    are kept; where none is for validation, it is the latest training row of each tested user that
+    has two. Of rows that repeat a pair the latest stays, a test row before a training row.
     """
-    order = by_time(user, item, time, user_hash, item_hash)
-    person = user[order]
-    if given is None:
-        count = np.bincount(user, minlength=len(user_hash))
-        from_end = np.repeat(np.cumsum(count), count) - 1 - np.arange(len(user))  # 0 = latest
-        size = count[person]
-        part = np.where((from_end == 0) & (size >= 2), TEST, TRAIN)
-        part = np.where((from_end == 1) & (size >= 3), VALID, part)
+    frame, own, timed = interactions, "split" in interactions, "timestamp" in interactions
+    part = pl.col("split").replace_strict(PARTS, return_dtype=pl.Int8)
+    if own or timed:
+        order = ([part] if own else []) + (["timestamp"] if timed else [])
+        frame = frame.sort(order, maintain_order=True)
+    frame = frame.unique(["user", "item"], keep="last", maintain_order=True)
+    users, items = IdMap.of(frame["user"]), IdMap.of(frame["item"])
+    user, item = users.ids(frame["user"]), items.ids(frame["item"])
+    pair = mix(name_hash(users)[user] ^ mix(name_hash(items)[item]))
+    time = frame["timestamp"].to_physical().to_numpy() if timed else np.zeros(len(frame))
+    rows = np.lexsort((pair, time, user))
+    frame, user = frame[rows], user[rows]
+    if own:
+        parts = _with_validation(user, frame.select(part).to_series().to_numpy().copy())
     else:
-        part = _second_latest(person, given[order].copy(), len(user_hash))
-    out = np.empty(len(user), np.int8)
-    out[order] = part
-    return out
+        count = np.bincount(user)
+        from_end = np.repeat(np.cumsum(count), count) - 1 - np.arange(len(user))  # 0 = latest
+        parts = np.where((from_end == 0) & (count[user] >= 2), TEST, TRAIN)
+        parts = np.where((from_end == 1) & (count[user] >= 3), VALID, parts)
+    names = pl.Series("split", list(PARTS), dtype=pl.String)
+    return frame.with_columns(names.gather(parts))
 
 
-def by_time(
-    user: np.ndarray,
-    item: np.ndarray,
-    time: np.ndarray | None,
-    user_hash: np.ndarray,
-    item_hash: np.ndarray,
-) -> np.ndarray:
-    """Rows in order of user, then time, then a hash of the two names."""
-    pair = mix(user_hash[user] ^ mix(item_hash[item]))
-    return np.lexsort((pair, np.zeros(len(user)) if time is None else time, user))
-
-
-def _second_latest(user: np.ndarray, part: np.ndarray, n_users: int) -> np.ndarray:
+def _with_validation(user: np.ndarray, part: np.ndarray) -> np.ndarray:
     """Moves each tested user's latest training row to validation, unless rows are named already."""
     if (part == VALID).any():
         return part
     training = np.flatnonzero(part == TRAIN)
-    last = np.full(n_users, -1)
+    last = np.full(user.max(initial=-1) + 1, -1)
     last[user[training]] = training  # rows are in order of time, the last assignment wins
-    tested = np.zeros(n_users, bool)
+    tested = np.zeros(len(last), bool)
     tested[user[part == TEST]] = True
-    enough = np.bincount(user[training], minlength=n_users) >= 2
+    enough = np.bincount(user[training], minlength=len(last)) >= 2
     part[last[tested & enough]] = VALID
     return part
 
 
-def leave_one_out(interactions: pl.DataFrame) -> pl.DataFrame:
-    """Distinct (user, item) rows with the column `split` filled in by the rule of `parts`.
+def k_core(
+    users: np.ndarray, items: np.ndarray, k: int, fixed: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows that remain when users and items with fewer than k rows are removed until none is left.
 
-    Of rows that repeat a pair the latest stays, a test row before a training row.
+    Rows marked in `fixed` (test rows) do not count towards k, and stay while user and item stay.
     """
-    own = "split" in interactions.columns
-    frame = interactions
-    if own:
-        rank = pl.col("split").replace_strict(PARTS, return_dtype=pl.Int8)
-        frame = frame.with_columns(_part=rank)
-    order = (["_part"] if own else []) + (["timestamp"] if "timestamp" in frame.columns else [])
-    if order:
-        frame = frame.sort(order, maintain_order=True)
-    frame = frame.unique(["user", "item"], keep="last", maintain_order=True)
-    users, items = IdMap.of(frame["user"]), IdMap.of(frame["item"])
-    part = parts(
-        users.ids(frame["user"]),
-        items.ids(frame["item"]),
-        frame["timestamp"].to_physical().to_numpy() if "timestamp" in frame.columns else None,
-        name_hash(users),
-        name_hash(items),
-        frame["_part"].to_numpy() if own else None,
-    )
-    names = pl.Series("split", part).replace_strict(
-        list(PARTS.values()), list(PARTS), return_dtype=pl.String
-    )
-    return frame.drop("_part", strict=False).with_columns(names)
+    keep = np.ones(len(users), bool)
+    counted = keep if fixed is None else ~fixed
+    while True:
+        live = keep & counted
+        user_count = np.bincount(users[live], minlength=users.max(initial=0) + 1)
+        item_count = np.bincount(items[live], minlength=items.max(initial=0) + 1)
+        stays = keep & (user_count[users] >= k) & (item_count[items] >= k)
+        if stays.sum() == keep.sum():
+            return keep
+        keep = stays
+
+
+def stratified(
+    hashes: np.ndarray,
+    labels: np.ndarray,
+    seed: int = 0,
+    shares: tuple[float, float, float] = (0.7, 0.1, 0.2),
+) -> np.ndarray:
+    """Part of each user (TRAIN, VALID, TEST), (users,) int8; every class has all three parts.
+
+    `hashes` (users,) are name hashes, `labels` (users,) class ids; a class needs three users.
+    """
+    key = mix(hashes ^ mix(np.full(1, seed, np.uint64)))
+    order = np.lexsort((key, labels))
+    counts = np.bincount(labels, minlength=labels.max(initial=0) + 1)
+    start = np.cumsum(counts) - counts
+    place = np.arange(len(labels)) - np.repeat(start, counts)  # position inside the class
+    size = np.repeat(counts, counts)
+    n_test = np.clip(np.rint(size * shares[2]), 1, np.maximum(size - 2, 1))
+    n_valid = np.clip(np.rint(size * shares[1]), 1, np.maximum(size - n_test - 1, 1))
+    part = np.empty(len(labels), np.int8)
+    part[order] = np.where(place < n_test, TEST, np.where(place < n_test + n_valid, VALID, TRAIN))
+    return part

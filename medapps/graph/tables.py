@@ -1,15 +1,20 @@
-"""Tables on disk: Parquet, CSV and TSV as lazy frames, and what can be wrong with them in words."""
+"""Tables on disk or in memory: lazy frames, and what can be wrong with them in words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from medapps.errors import MedappsError
+
+if TYPE_CHECKING:
+    from medapps.graph.graph import Graph
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".txt")
 _SEPARATOR = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
@@ -26,12 +31,179 @@ def find_table(folder: Path, stems: Sequence[str]) -> Path | None:
     return None
 
 
-def scan_table(path: Path, *, separator: str | None = None, header: bool = True) -> pl.LazyFrame:
-    """The table in `path`, not read yet; every column of a text file is a string."""
+def table_file(path: Path, stem: str) -> Path:
+    """The file itself, or the file of that name in a dataset folder."""
+    if not path.is_dir():
+        return path
+    file = find_table(path, [stem])
+    if file is None:
+        raise MedappsError(
+            f"{path} has no {stem}: neither {stem}.parquet nor .csv nor .tsv.",
+            fix=f"Name the file with --{stem}.",
+        )
+    return file
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is not read yet, and the file that error messages name."""
+
+    frame: pl.LazyFrame
+    file: Path | None
+    name: str
+
+    @classmethod
+    def of(cls, source: str | Path | pl.DataFrame, stem: str) -> Table:
+        """A table in memory, a file, or the file `stem` of a dataset folder."""
+        if isinstance(source, pl.DataFrame):
+            return cls(source.lazy(), None, f"{stem} (in memory)")
+        file = table_file(Path(source), stem)
+        return cls(scan_table(file), file, str(file))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether every column was read as a string."""
+        return self.file is not None and self.file.suffix != ".parquet"
+
+    @property
+    def columns(self) -> list[str]:
+        return self.frame.collect_schema().names()
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn what polars says about the file into a sentence about it."""
+        return nullcontext() if self.file is None else table_errors(self.file)
+
+    def collect(self, frame: pl.LazyFrame | None = None) -> pl.DataFrame:
+        """The rows of the table, or of a query on it."""
+        with self.errors():
+            return (self.frame if frame is None else frame).collect(engine="streaming")
+
+    def select(self, *columns: str) -> Table:
+        return replace(self, frame=self.frame.select(*columns))
+
+    def require(self, *needed: str) -> None:
+        """Refuse a table that lacks one of the columns."""
+        names = self.columns
+        missing = [name for name in needed if name not in names]
+        if missing:
+            raise MedappsError(
+                f"{self.name} has no column {' and '.join(map(repr, missing))}; "
+                f"it has {', '.join(map(repr, names))}.",
+                fix=f"It needs the columns {', '.join(needed)}"
+                + (", separated by commas (.csv) or tabs (.tsv)." if len(names) == 1 else "."),
+            )
+
+    def column(self, wanted: str | int, *, option: str) -> str:
+        """The name of a column given by name or position; `option` is what chooses it."""
+        names = self.columns
+        if isinstance(wanted, int):
+            if 0 <= wanted < len(names):
+                return names[wanted]
+        elif wanted in names:
+            return wanted
+        problem = f"{self.name} has no column {wanted!r}; it has {', '.join(map(repr, names))}."
+        if len(names) == 1 and self.is_text:
+            counts = {mark: names[0].count(mark) for mark in _NAMED}
+            mark = max(counts, key=lambda key: counts[key])
+            if counts[mark]:
+                raise MedappsError(
+                    f"{problem} Its fields seem to be separated by {_NAMED[mark]}.",
+                    fix=f"Add --set {option.rpartition('.')[0]}.separator={mark!r}.",
+                )
+        raise MedappsError(problem, fix=f"Name the column with --set {option}=NAME or =POSITION.")
+
+    def with_ids(self, *columns: str) -> Table:
+        """The table with these columns as ids of one type, String or Int64."""
+        schema = self.frame.collect_schema()
+        kinds = {name: schema[name] for name in columns}
+        for name, kind in kinds.items():
+            if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
+                raise MedappsError(
+                    f"Column {name!r} of {self.name} has type {kind}; ids are strings or integers.",
+                    fix="Convert the column.",
+                )
+        whole = [kind.is_integer() for kind in kinds.values()]
+        if any(whole) and not all(whole):
+            listed = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
+            raise MedappsError(
+                f"Integer ids are mixed with string ids in {self.name}: {listed}.",
+                fix="Convert the columns to one type.",
+            )
+        target = pl.Int64 if all(whole) else pl.String
+        if self.is_text:
+            test = [pl.col(name).str.contains(_INTEGER).all() for name in columns]
+            numbers = self.collect(self.frame.select(pl.all_horizontal(test))).item()
+            target = pl.Int64 if numbers else pl.String
+        if any(kind == pl.UInt64 for kind in kinds.values()):
+            top = self.collect(self.frame.select(pl.max_horizontal(pl.col(columns).max()))).item()
+            if top is not None and top >= 2**63:
+                raise MedappsError(
+                    f"{self.name} has the id {top}, which does not fit into 64 bits."
+                )
+        return replace(self, frame=self.frame.with_columns(pl.col(columns).cast(target)))
+
+    def of_graph(self, graph: Graph | None, columns: Sequence[str]) -> pl.DataFrame:
+        """The rows, with users as the graph writes them; one of the `columns` must name entities.
+
+        Ids of a text file take the type of the graph's; others must have it.
+        """
+        rows = self.collect()
+        if graph is None:
+            return rows
+        kind = graph.entities.dtype
+        if self.is_text and kind == pl.String:
+            rows = rows.with_columns(pl.col("user").cast(pl.String))
+        if rows["user"].dtype != kind:
+            raise MedappsError(
+                f"Integer ids are mixed with string ids: column 'user' of {self.name} has "
+                f"{rows['user'].dtype} and the graph has {kind} ids.",
+                fix="Convert the columns to one type.",
+            )
+        if not any((graph.entities.ids(rows[name]) >= 0).any() for name in columns):
+            example = graph.entities.names(graph.users[:1])[0]
+            raise MedappsError(
+                f"None of the {rows['user'].n_unique():,} users of {self.name} is in the graph "
+                f"{graph.name}: {rows['user'][0]!r} is unknown, the graph has {example!r}.",
+                fix="Give the table that belongs to the graph, with ids written the same way.",
+            )
+        return rows
+
+    def refuse_gaps(self, *columns: str) -> None:
+        """Refuse a table without rows, or with null or empty values in `columns`."""
+        schema = self.frame.collect_schema()
+        gap = {
+            name: pl.col(name).is_null()
+            | ((pl.col(name) == "") if schema[name] == pl.String else pl.lit(False))
+            for name in columns
+        }
+        sums = [gap[name].sum().alias(f"gaps {at}") for at, name in enumerate(columns)]
+        rows, *counts = self.collect(self.frame.select(pl.len(), *sums)).row(0)
+        faults = []
+        for name, count in zip(columns, counts, strict=True):
+            if count:
+                first = self.collect(self.frame.select(gap[name].arg_true().first())).item() + 1
+                faults.append(f"column {name!r} has {count:,} (the first in row {first:,})")
+        if faults:
+            raise MedappsError(
+                f"{self.name} has empty values: {', '.join(faults)}.",
+                fix="Remove or fill these rows.",
+            )
+        if not rows:
+            raise MedappsError(f"{self.name} is empty: it has columns but no rows.")
+
+
+def regular_file(path: Path) -> Path:
+    """The path of a file that is there; a pipe, which would be waited for, and a folder are not."""
     if not path.exists():
         raise MedappsError(f"There is no file {path}.")
     if not path.is_file():
-        raise MedappsError(f"{path} is not a file.")
+        raise MedappsError(f"{path} is not a regular file.", fix="Name a file.")
+    return path
+
+
+def scan_table(path: Path, *, separator: str | None = None, header: bool = True) -> pl.LazyFrame:
+    """The table in `path`, not read yet; every column of a text file is a string."""
+    regular_file(path)
     if path.suffix not in SUFFIXES:
         raise MedappsError(
             f"{path} has the suffix {path.suffix or '(none)'}; "
@@ -96,79 +268,3 @@ def _text_fault(path: Path, separator: str) -> str | None:
             elif count != fields and line.strip():
                 return f"line {number} has {count} fields where line 1 has {fields}"
     return None
-
-
-def column(frame: pl.LazyFrame, path: Path, wanted: str | int, *, option: str) -> str:
-    """The name of a column given by name or position; `option` is what chooses it."""
-    names = frame.collect_schema().names()
-    if isinstance(wanted, int):
-        if 0 <= wanted < len(names):
-            return names[wanted]
-    elif wanted in names:
-        return wanted
-    problem = f"{path} has no column {wanted!r}; it has {', '.join(map(repr, names))}."
-    if len(names) == 1 and path.suffix != ".parquet":
-        counts = {mark: names[0].count(mark) for mark in _NAMED}
-        mark = max(counts, key=lambda key: counts[key])
-        if counts[mark]:
-            raise MedappsError(
-                f"{problem} Its fields seem to be separated by {_NAMED[mark]}.",
-                fix=f"Add --set {option.rpartition('.')[0]}.separator={mark!r}.",
-            )
-    raise MedappsError(problem, fix=f"Name the column with --set {option}=NAME or =POSITION.")
-
-
-def as_ids(frame: pl.LazyFrame, path: Path, columns: Sequence[str]) -> pl.LazyFrame:
-    """Columns as ids of one type, String or Int64; no nulls, no empty names."""
-    schema = frame.collect_schema()
-    kinds = {name: schema[name] for name in columns}
-    for name, kind in kinds.items():
-        if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
-            raise MedappsError(
-                f"Column {name!r} of {path} has type {kind}; ids are strings or integers.",
-                fix="Convert the column.",
-            )
-    whole = [kind.is_integer() for kind in kinds.values()]
-    if any(whole) and not all(whole):
-        listed = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-        raise MedappsError(
-            f"Integer ids are mixed with string ids in {path}: {listed}.",
-            fix="Convert the columns to one type.",
-        )
-    target = pl.Int64 if all(whole) else pl.String
-    if path.suffix != ".parquet":
-        with table_errors(path):
-            test = [pl.col(name).str.contains(_INTEGER).all() for name in columns]
-            numbers = frame.select(pl.all_horizontal(test)).collect(engine="streaming").item()
-        target = pl.Int64 if numbers else pl.String
-    if any(kind == pl.UInt64 for kind in kinds.values()):
-        with table_errors(path):
-            top = frame.select(pl.max_horizontal(pl.col(columns).max())).collect().item()
-        if top is not None and top >= 2**63:
-            raise MedappsError(f"{path} has the id {top}, which does not fit into 64 bits.")
-    return frame.with_columns(pl.col(columns).cast(target))
-
-
-def refuse_gaps(frame: pl.LazyFrame, path: Path, columns: Sequence[str]) -> int:
-    """Number of rows of a table without null or empty values in `columns`."""
-    schema = frame.collect_schema()
-    gap = {
-        name: pl.col(name).is_null()
-        | ((pl.col(name) == "") if schema[name] == pl.String else pl.lit(False))
-        for name in columns
-    }
-    faults = []
-    with table_errors(path):
-        sums = [gap[name].sum().alias(f"gaps {at}") for at, name in enumerate(columns)]
-        rows, *counts = frame.select(pl.len(), *sums).collect(engine="streaming").row(0)
-        for name, count in zip(columns, counts, strict=True):
-            if count:
-                first = frame.select(gap[name].arg_true().first()).collect().item() + 1
-                faults.append(f"column {name!r} has {count:,} (the first in row {first:,})")
-    if faults:
-        raise MedappsError(
-            f"{path} has empty values: {', '.join(faults)}.", fix="Remove or fill these rows."
-        )
-    if not rows:
-        raise MedappsError(f"{path} is empty: it has columns but no rows.")
-    return int(rows)

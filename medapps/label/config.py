@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Dropout, Positive, Seed, Size, Weight
 
 
 class LabelConfig(Config):
@@ -14,27 +14,25 @@ class LabelConfig(Config):
 
     column: str | None = None
     """Label column; the first one when not given."""
-    hidden: int = Field(default=64, ge=1)
+    hidden: Dim = 64
     """Width of the hidden layer."""
-    dropout: tuple[float, ...] = (0.2, 0.5)
+    dropout: Annotated[tuple[Dropout, ...], Field(min_length=1)] = (0.2, 0.5)
     """Dropout of the hidden layer; one of these is chosen on validation users."""
-    weight_decay: tuple[float, ...] = (0.01, 1.0, 10.0)
+    weight_decay: Annotated[tuple[Weight, ...], Field(min_length=1)] = (0.01, 1.0, 10.0)
     """Decoupled weight decay; one of these is chosen on validation users."""
-    learning_rate: float = Field(default=2e-3, gt=0)
+    learning_rate: Positive = 2e-3
     """Step size of Adam."""
-    batch: int = Field(default=256, ge=1)
+    batch: Size = 256
     """Users per step."""
-    epochs: int = Field(default=60, ge=1)
+    epochs: Count = 60
     """Most epochs that are trained."""
-    patience: int = Field(default=10, ge=1)
+    patience: Count = 10
     """Epochs without a better validation macro-F1 before a model stops."""
     scaling: Literal["column", "whole"] = "whole"
     """Divide all coordinates by their common deviation on train users, or each by its own."""
-    class_weights: bool = False
-    """Weigh classes inversely to their frequency."""
     rare: Literal["error", "drop"] = "error"
     """What to do with a class of fewer than three users."""
-    split_seed: int = 0
+    split_seed: Seed = 0
     """Chooses the 70/10/20 split of users; the same for every method."""
     controls: bool = True
     """Also train on random and on shuffled vectors, and fit a linear probe."""

@@ -10,9 +10,20 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import open_arrays
-from medapps.crop.service import Scaling, Source
+from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
-from medapps.store import read_manifest, writing
+from medapps.store import read_manifest, usable, writing
+
+WEIGHTS = ("w1", "b1", "w2", "b2")
+
+
+def mlp_probabilities(
+    x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray, b2: np.ndarray
+) -> np.ndarray:
+    """Class probabilities (users, classes) of a two-layer network."""
+    logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
+    shifted = np.exp(logits - logits.max(1, keepdims=True))
+    return shifted / shifted.sum(1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -34,31 +45,25 @@ class LabelModel:
                 f"the vectors given have {source.dim}.",
                 fix=f"Use a crop with --dim {self.dim}.",
             )
-        values, known = source.vectors(users)
+        values, known = finite_vectors(source, users)
         x = self.scaling.apply(values, known)
-        total = np.zeros((len(x), len(self.classes)))
-        for w1, b1, w2, b2 in zip(
-            *(self.weights[n] for n in ("w1", "b1", "w2", "b2")), strict=True
-        ):
-            logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
-            shifted = np.exp(logits - logits.max(1, keepdims=True))
-            total += shifted / shifted.sum(1, keepdims=True)
-        return total / len(self.weights["w1"]), known
+        each = zip(*(self.weights[name] for name in WEIGHTS), strict=True)
+        return np.mean([mlp_probabilities(x, *weights) for weights in each], axis=0), known
 
     def predict(self, source: Source, users: pl.Series) -> pl.DataFrame:
-        """One row per user: label, probability, whether it is in the graph, and p_<class>."""
+        """One row per user: label, probability, whether it is in the graph, and p_<class>.
+
+        The label has the name of its column, or label_<column> where another column is called so.
+        """
         if users.null_count():
             raise MedappsError("The users to label include empty names.")
         probability, known = self.probabilities(source, users)
         best = probability.argmax(1)
-        columns = {
-            "user": users,
-            self.column: pl.Series(np.array(self.classes)[best].tolist(), dtype=pl.String),
-            "probability": probability.max(1),
-            "in_graph": known,
-        }
-        columns |= {f"p_{name}": probability[:, i] for i, name in enumerate(self.classes)}
-        return pl.DataFrame(columns)
+        label = pl.Series(np.array(self.classes)[best].tolist(), dtype=pl.String)
+        others = {"probability": probability.max(1), "in_graph": known}
+        others |= {f"p_{name}": probability[:, i] for i, name in enumerate(self.classes)}
+        name = f"label_{self.column}" if self.column in others else self.column
+        return pl.DataFrame({"user": users, name: label} | others)
 
     def save(
         self,
@@ -82,6 +87,7 @@ class LabelModel:
             }
 
     @classmethod
+    @usable("labeller")
     def load(cls, folder: Path) -> LabelModel:
         """Read a model back."""
         about = read_manifest(folder, kind="labeller").about
@@ -92,5 +98,5 @@ class LabelModel:
             about["dim"],
             about["method"],
             Scaling(np.asarray(arrays["mean"]), np.asarray(arrays["deviation"])),
-            {name: np.asarray(arrays[name]) for name in ("w1", "b1", "w2", "b2")},
+            {name: np.asarray(arrays[name]) for name in WEIGHTS},
         )

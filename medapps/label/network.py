@@ -1,7 +1,7 @@
 """Many two-layer classifiers trained at once on the same vectors: every seed with every setting.
 
 Weights of all models lie in one tensor, so that a step is two batched matrix products. A model
-depends on its own seed and setting alone: training it in other company gives the same weights.
+depends on its own seed and setting alone: training it with other models gives the same weights.
 """
 
 from __future__ import annotations
@@ -12,7 +12,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medapps.crop.service import Scaling, UserVectors
+from medapps.errors import MedappsError
 from medapps.evaluate.metrics import batched_f1_macro
+from medapps.graph.labels import Labels
+from medapps.graph.split import TRAIN, VALID
+from medapps.label.config import LabelConfig
+from medapps.label.model import mlp_probabilities
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Standardised vectors and class ids of all users, and the part that each is in."""
+
+    x: np.ndarray  # (users, width) float32
+    y: np.ndarray  # (users,) int64
+    part: np.ndarray  # (users,) int8
+    classes: int
+
+    @classmethod
+    def of(
+        cls, vectors: UserVectors, labels: Labels, part: np.ndarray, config: LabelConfig
+    ) -> tuple[Examples, Scaling]:
+        """Vectors scaled as the training users' are, with a flag for missing users."""
+        trained = (part == TRAIN) & vectors.known
+        scaling = Scaling.fit(vectors.values[trained], whole=config.scaling == "whole")
+        x = scaling.apply(vectors.values, vectors.known)
+        return cls(x, labels.label, part, len(labels.classes)), scaling
+
+    def of_part(self, part: int) -> tuple[np.ndarray, np.ndarray]:
+        """x and y of the users in one part."""
+        return self.x[self.part == part], self.y[self.part == part]
 
 
 @dataclass(frozen=True)
@@ -36,66 +66,58 @@ class MlpFit:
 
     def probabilities(self, x: np.ndarray, seed: int, setting: int) -> np.ndarray:
         """Class probabilities (users, classes) of one model."""
-        hidden = np.maximum(x @ self.w1[seed, setting] + self.b1[seed, setting], 0)
-        return softmax(hidden @ self.w2[seed, setting] + self.b2[seed, setting])
+        at = seed, setting
+        return mlp_probabilities(x, self.w1[at], self.b1[at], self.w2[at], self.b2[at])
 
 
 def choose(f1: np.ndarray, loss: np.ndarray, users: int) -> int:
     """The setting of least log loss among those within a standard error of the best macro F1.
 
-    Log loss is far less noisy on few validation users, but with many classes it may like a network
-    that names the frequent ones only.
+    Log loss is far less noisy on few validation users, but with many classes it may prefer a
+    network that predicts the frequent ones only.
     """
     best = float(f1.max())
     near = f1 >= best - (best * (1 - best) / users) ** 0.5
     return int(np.argmin(np.where(near, loss, np.inf)))
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Row-wise softmax."""
-    shifted = np.exp(logits - logits.max(1, keepdims=True))
-    return shifted / shifted.sum(1, keepdims=True)
-
-
 def train_mlps(
-    x: np.ndarray,  # (train users, dim) float32
-    y: np.ndarray,  # (train users,) int64
-    x_valid: np.ndarray,
-    y_valid: np.ndarray,
-    classes: int,
+    examples: Examples,
     seeds: tuple[int, ...],
     settings: tuple[MlpSetting, ...],
-    *,
-    hidden: int,
-    learning_rate: float,
-    epochs: int,
-    patience: int,
-    batch: int,
-    class_weight: np.ndarray | None = None,  # (classes,)
+    config: LabelConfig,
 ) -> MlpFit:
     """Train len(seeds) * len(settings) models with Adam; each keeps its best validation epoch."""
-    stack = _Stack(x.shape[1], hidden, classes, seeds, settings, learning_rate)
+    x, y = examples.of_part(TRAIN)
+    x_valid, y_valid = examples.of_part(VALID)
+    stack = _Stack(x.shape[1], examples.classes, seeds, settings, config)
     data, target = torch.from_numpy(x), torch.from_numpy(y)
     data_valid = torch.from_numpy(x_valid)
-    weight = None if class_weight is None else torch.from_numpy(class_weight).float()
     shape = (len(seeds), len(settings))
     best, best_epoch = np.full(shape, -1.0), np.zeros(shape, int)
     kept = [value.detach().clone() for value in stack.weights]
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, config.epochs + 1):
         orders = torch.stack([torch.randperm(len(x), generator=g) for g in stack.generators])
-        for start in range(0, len(x), batch):
-            rows = orders[:, start : start + batch]  # (seeds, rows)
-            stack.step(data[rows], target[rows], weight)
+        for start in range(0, len(x), config.batch):
+            rows = orders[:, start : start + config.batch]  # (seeds, rows)
+            stack.step(data[rows], target[rows])
         with torch.no_grad():
             guess = stack.logits(data_valid.expand(len(seeds), -1, -1)).argmax(-1)
-        score = batched_f1_macro(y_valid, guess.flatten(0, 1).numpy(), classes).reshape(shape)
-        better = score > best
+        score = batched_f1_macro(y_valid, guess.flatten(0, 1).numpy(), examples.classes)
+        score = score.reshape(shape)
+        better = (score > best) & stack.finite()
         best[better], best_epoch[better] = score[better], epoch
         for value, keep in zip(stack.weights, kept, strict=True):
             chosen = torch.from_numpy(better)[(...,) + (None,) * (value.dim() - 2)]
             keep.copy_(torch.where(chosen, value.detach(), keep))
-        if (epoch - best_epoch).min() >= patience:
+        if (epoch - best_epoch).min() >= config.patience:
             break
+    if not best_epoch.all(axis=0).any():
+        raise MedappsError(
+            "Training of the labeller diverged: its weights are not finite.",
+            fix="Lower the learning rate: --set label.learning_rate="
+            f"{config.learning_rate / 3:.2g}.",
+        )
     w1, b1, w2, b2 = (value.numpy() for value in kept)
     return MlpFit(w1, b1, w2, b2, best, best_epoch)
 
@@ -106,12 +128,12 @@ class _Stack:
     def __init__(
         self,
         dim: int,
-        hidden: int,
         classes: int,
         seeds: tuple[int, ...],
         settings: tuple[MlpSetting, ...],
-        learning_rate: float,
+        config: LabelConfig,
     ) -> None:
+        hidden, rate = config.hidden, config.learning_rate
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         first = self._uniform((dim, hidden), dim)
         second = self._uniform((hidden, classes), hidden)
@@ -125,11 +147,10 @@ class _Stack:
         ]
         for value in self.weights:
             value.requires_grad_(True)
-        self.rate = learning_rate
         decay = torch.tensor([setting.weight_decay for setting in settings])
-        self.shrink = (1 - learning_rate * decay)[None, :, None, None]
+        self.shrink = (1 - rate * decay)[None, :, None, None]
         self.keep = 1 - torch.tensor([setting.dropout for setting in settings])
-        self.optimizer = torch.optim.Adam(self.weights, lr=learning_rate, fused=True)
+        self.optimizer = torch.optim.Adam(self.weights, lr=rate, fused=True)
 
     def _uniform(self, shape: tuple[int, int], fan_in: int) -> Tensor:
         """Uniform by fan-in, one draw per seed, (seeds, *shape)."""
@@ -158,15 +179,20 @@ class _Stack:
         )
         return out.view(seeds, copies, x.shape[1], -1)
 
-    def step(self, x: Tensor, y: Tensor, weight: Tensor | None) -> None:
+    def finite(self) -> np.ndarray:
+        """Which models have finite weights, (seeds, settings)."""
+        parts = [value.detach().isfinite().flatten(2).all(2) for value in self.weights]
+        return torch.stack(parts).all(0).numpy()
+
+    def step(self, x: Tensor, y: Tensor) -> None:
         """One Adam step of every model on its rows (seeds, rows)."""
         logits = self.logits(x, dropout=True)
         wanted = y[:, None].expand(logits.shape[:3])
         losses = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 2), wanted.flatten(), weight=weight, reduction="none"
-        ).view(logits.shape[:3])
-        scale = 1.0 if weight is None else 1 / weight[y].mean(1)[:, None, None]
-        loss = (losses * scale).mean(2).sum()  # models share nothing, so the sum trains each alone
+            logits.flatten(0, 2), wanted.flatten(), reduction="none"
+        )
+        # models share nothing, so that the sum of their means trains each by itself
+        loss = losses.view(logits.shape[:3]).mean(2).sum()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

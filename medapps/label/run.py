@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import polars as pl
 
 from medapps.crop.service import (
-    Scaling,
     Source,
     UserVectors,
     random_control,
     shuffled_control,
     user_vectors,
 )
+from medapps.errors import MedappsError
 from medapps.evaluate.metrics import (
-    bootstrap_f1_macro,
-    bootstrap_interval,
     calibration,
     class_scores,
     confusion,
     label_metrics,
     log_loss,
 )
-from medapps.graph.hold_out import TEST, TRAIN, VALID, digest_arrays, name_hash, stratified
+from medapps.evaluate.statistics import bootstrap_f1_macro, bootstrap_interval
+from medapps.graph.labels import Labels
+from medapps.graph.split import (
+    PARTS,
+    TEST,
+    TRAIN,
+    VALID,
+    digest_arrays,
+    name_hash,
+    stratified,
+)
 from medapps.label.config import LabelConfig
 from medapps.label.figures import calibration_figure, confusion_figure
-from medapps.label.model import LabelModel
-from medapps.label.network import MlpSetting, choose, train_mlps
+from medapps.label.model import WEIGHTS, LabelModel
+from medapps.label.network import Examples, MlpSetting, choose, train_mlps
 from medapps.label.probe import linear_probe
-from medapps.label.table import Labels, read_labels
 from medapps.report import Report
 from medapps.tracking import NO_RUN, Run
 
@@ -69,17 +76,17 @@ def train_labeller(
 ) -> LabelResult:
     """`label_users` with the trained model and the split beside the report."""
     config = config or LabelConfig()
-    known = read_labels(labels, config.column, config.rare)
+    known = Labels.of(labels, config.column, config.rare)
     vectors = user_vectors(source, known.users)
     hashes = name_hash(known.users)
     part = stratified(hashes, known.label, config.split_seed)
-    digest = digest_arrays(hashes, known.label, part)
+    _refuse_unlearnable(known, vectors, part)
+    examples, scaling = Examples.of(vectors, known, part, config)
     began = time.perf_counter()
-    setting, fitted = _choose_and_train(vectors, known, part, config, seeds)
+    setting = _choose_setting(examples, config, seeds)
+    fitted = _Fitted.of(examples, seeds, setting, config)
     seconds = time.perf_counter() - began
-    matrices = fitted.matrices
-    by_seed = _by_seed([label_metrics(matrix) for matrix in matrices])
-    truth = known.label[part == TEST]
+    truth = fitted.truth
     guesses = fitted.probability.argmax(2)  # (seeds, test users)
     mean_probability = fitted.probability.mean(0)
     units = {
@@ -87,135 +94,113 @@ def train_labeller(
         "truth": np.broadcast_to(truth, guesses.shape).astype(np.float32),  # for macro F1
         "guess": guesses.astype(np.float32),
     }
-    beside = _beside(vectors, known, part, config, seeds, setting)
-    low, high = bootstrap_interval(units["accuracy"])
-    f1_low, f1_high = bootstrap_f1_macro(truth, guesses, len(known.classes))
-    tables = {
-        "classes": _class_table(known.classes, matrices),
-        "confusion": _confusion_table(known.classes, matrices),
-        "calibration": _calibration_table(truth, mean_probability),
-        "beside": _beside_table(vectors.method, by_seed, beside),
-    }
-    details = {
-        "label": known.column,
-        "classes": known.classes,
-        "users": len(known.label),
-        "missing_users": vectors.missing,
-        "test_users": len(truth),
-        "notes": known.notes,
-        "setting": {"dropout": setting.dropout, "weight_decay": setting.weight_decay},
-        "interval": {"accuracy": [low, high], "f1_macro": [f1_low, f1_high]},
-        "calibration_error": calibration(truth, mean_probability)[3],
-        "beside": beside,
-        "majority": beside["majority"]["accuracy"],
-    }
-    cost = {"train_seconds": seconds, "bytes": float(vectors.values.nbytes)}
+    beside = {"majority": _majority(examples)}
+    if config.controls:
+        beside["linear_probe"] = linear_probe(examples)
+        for name, control in (("random", random_control), ("shuffled", shuffled_control)):
+            fake, _ = Examples.of(control(vectors, config.split_seed), known, part, config)
+            values = _Fitted.of(fake, seeds, setting, config).by_seed
+            beside[name] = {metric: float(np.mean(v)) for metric, v in values.items()}
     report = Report(
-        "label",
-        vectors.method,
-        vectors.dim,
-        data,
-        seeds,
-        by_seed,
-        units,
-        digest,
-        cost,
-        tables,
-        details,
+        task="label",
+        method=vectors.method,
+        dim=vectors.dim,
+        data=data,
+        seeds=seeds,
+        by_seed=fitted.by_seed,
+        units=units,
+        unit_digest=digest_arrays(hashes, known.label, part),
+        cost={"train_seconds": seconds, "bytes": float(vectors.values.nbytes)},
+        tables={
+            "classes": _class_table(known.classes, fitted.matrices),
+            "confusion": _confusion_table(known.classes, fitted.matrices),
+            "calibration": _calibration_table(truth, mean_probability),
+            "beside": _beside_table(vectors.method, fitted.by_seed, beside),
+        },
+        details={
+            "label": known.column,
+            "classes": known.classes,
+            "users": len(known.label),
+            "missing_users": vectors.missing,
+            "test_users": len(truth),
+            "notes": known.notes,
+            "setting": asdict(setting),
+            "interval": {
+                "accuracy": list(bootstrap_interval(units["accuracy"])),
+                "f1_macro": list(bootstrap_f1_macro(truth, guesses)),
+            },
+            "calibration_error": calibration(truth, mean_probability)[3],
+            "beside": beside,
+            "majority": beside["majority"]["accuracy"],
+        },
     )
-    _record(run, report, matrices.mean(0), truth, mean_probability)
-    model = LabelModel(
-        known.column,
-        tuple(known.classes),
-        vectors.dim,
-        vectors.method,
-        fitted.scaling,
-        fitted.weights,
-    )
-    names = np.array(["train", "valid", "test"])[part]
+    _record(run, report, fitted.matrices.mean(0), truth, mean_probability)
+    classes = tuple(known.classes)
+    model = LabelModel(known.column, classes, vectors.dim, vectors.method, scaling, fitted.weights)
+    names = np.array(list(PARTS))[part]
     split = pl.DataFrame({"user": known.users.names(), "part": names})
     return LabelResult(report, model, split)
+
+
+def _refuse_unlearnable(labels: Labels, vectors: UserVectors, part: np.ndarray) -> None:
+    """Refuse labels of which the graph knows too few training users to tell classes apart."""
+    known = np.unique(labels.label[(part == TRAIN) & vectors.known])
+    if len(known) > 1:
+        return
+    raise MedappsError(
+        f"There is nothing to learn: of {len(labels.label)} labelled users the graph knows "
+        f"{int(vectors.known.sum())}, and those to train on have "
+        f"{'one class only' if len(known) else 'no vectors'}.",
+        fix="Check that both files name users the same way, e.g. with medapps data check.",
+    )
 
 
 @dataclass(frozen=True)
 class _Fitted:
     """Models of all seeds under one setting, and what they say about the test users."""
 
-    scaling: Scaling
     weights: dict[str, np.ndarray]  # w1, b1, w2, b2, each with seeds first
+    truth: np.ndarray  # (test users,)
     probability: np.ndarray  # (seeds, test users, classes)
     matrices: np.ndarray  # (seeds, classes, classes)
 
+    @classmethod
+    def of(
+        cls, examples: Examples, seeds: tuple[int, ...], setting: MlpSetting, config: LabelConfig
+    ) -> _Fitted:
+        fit = train_mlps(examples, seeds, (setting,), config)
+        x, y = examples.of_part(TEST)
+        probability = np.stack([fit.probabilities(x, seed, 0) for seed in range(len(seeds))])
+        matrices = [confusion(y, guess, examples.classes) for guess in probability.argmax(2)]
+        weights = {name: getattr(fit, name)[:, 0] for name in WEIGHTS}
+        return cls(weights, y, probability, np.stack(matrices))
 
-def _choose_and_train(
-    vectors: UserVectors,
-    labels: Labels,
-    part: np.ndarray,
-    config: LabelConfig,
-    seeds: tuple[int, ...],
-    settings: tuple[MlpSetting, ...] | None = None,
-) -> tuple[MlpSetting, _Fitted]:
-    """Pick dropout and decay by two seeds on validation users, then train all seeds."""
-    if settings is None:
-        settings = tuple(MlpSetting(d, w) for d in config.dropout for w in config.weight_decay)
-    scaling = Scaling.fit(
-        vectors.values[(part == TRAIN) & vectors.known], whole=config.scaling == "whole"
-    )
-    x, y, classes = scaling.apply(vectors.values, vectors.known), labels.label, len(labels.classes)
-    train, valid, test = (np.flatnonzero(part == p) for p in (TRAIN, VALID, TEST))
-    weight = None
-    if config.class_weights:
-        count = np.bincount(y[train], minlength=classes)
-        weight = len(train) / (classes * np.maximum(count, 1))
-    data = (x[train], y[train], x[valid], y[valid], classes)
-    if len(settings) > 1:
-        few = seeds[:2]
-        trial = train_mlps(*data, few, settings, **_training(config), class_weight=weight)
-        loss = [
-            np.mean(
-                [log_loss(trial.probabilities(x[valid], s, j), y[valid]) for s in range(len(few))]
-            )
-            for j in range(len(settings))
-        ]
-        settings = (settings[choose(trial.valid.mean(0), np.array(loss), len(valid))],)
-    fit = train_mlps(*data, seeds, settings, **_training(config), class_weight=weight)
-    probability = np.stack([fit.probabilities(x[test], s, 0) for s in range(len(seeds))])
-    guess = probability.argmax(2)
-    matrices = np.stack([confusion(y[test], row, classes) for row in guess])
-    weights = {"w1": fit.w1[:, 0], "b1": fit.b1[:, 0], "w2": fit.w2[:, 0], "b2": fit.b2[:, 0]}
-    return settings[0], _Fitted(scaling, weights, probability, matrices)
+    @property
+    def by_seed(self) -> dict[str, list[float]]:
+        rows = [label_metrics(matrix) for matrix in self.matrices]
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def _training(config: LabelConfig) -> dict:
-    return config.model_dump(include={"hidden", "learning_rate", "epochs", "patience", "batch"})
+def _choose_setting(examples: Examples, config: LabelConfig, seeds: tuple[int, ...]) -> MlpSetting:
+    """Dropout and weight decay, chosen by two seeds on validation users."""
+    settings = tuple(MlpSetting(d, w) for d in config.dropout for w in config.weight_decay)
+    if len(settings) == 1:
+        return settings[0]
+    few = seeds[:2]
+    trial = train_mlps(examples, few, settings, config)
+    x, y = examples.of_part(VALID)
+    loss = [
+        np.mean([log_loss(trial.probabilities(x, s, j), y) for s in range(len(few))])
+        for j in range(len(settings))
+    ]
+    return settings[choose(trial.valid.mean(0), np.array(loss), len(y))]
 
 
-def _beside(
-    vectors: UserVectors,
-    labels: Labels,
-    part: np.ndarray,
-    config: LabelConfig,
-    seeds: tuple[int, ...],
-    setting: MlpSetting,
-) -> dict[str, dict[str, float]]:
-    """What a result is worth: majority class, a linear probe, random and shuffled vectors."""
-    classes = len(labels.classes)
-    truth = labels.label[part == TEST]
-    common = np.bincount(labels.label[part == TRAIN], minlength=classes).argmax()
-    out = {"majority": label_metrics(confusion(truth, np.full_like(truth, common), classes))}
-    if not config.controls:
-        return out
-    out["linear_probe"] = linear_probe(vectors, labels, part, config.scaling == "whole")
-    for name, control in (("random", random_control), ("shuffled", shuffled_control)):
-        fake = control(vectors, config.split_seed)
-        _, fitted = _choose_and_train(fake, labels, part, config, seeds, (setting,))
-        by_seed = _by_seed([label_metrics(matrix) for matrix in fitted.matrices])
-        out[name] = {metric: float(np.mean(values)) for metric, values in by_seed.items()}
-    return out
-
-
-def _by_seed(rows: list[dict[str, float]]) -> dict[str, list[float]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
+def _majority(examples: Examples) -> dict[str, float]:
+    """Metrics of always guessing the commonest class."""
+    common = np.bincount(examples.of_part(TRAIN)[1], minlength=examples.classes).argmax()
+    truth = examples.of_part(TEST)[1]
+    return label_metrics(confusion(truth, np.full_like(truth, common), examples.classes))
 
 
 def _class_table(classes: list[str], matrices: np.ndarray) -> pl.DataFrame:
@@ -226,15 +211,9 @@ def _class_table(classes: list[str], matrices: np.ndarray) -> pl.DataFrame:
 
 
 def _confusion_table(classes: list[str], matrices: np.ndarray) -> pl.DataFrame:
-    mean = matrices.mean(0)
-    size = len(classes)
-    return pl.DataFrame(
-        {
-            "true": np.repeat(classes, size),
-            "predicted": np.tile(classes, size),
-            "users": mean.reshape(-1),
-        }
-    )
+    true, predicted = np.repeat(classes, len(classes)), np.tile(classes, len(classes))
+    users = matrices.mean(0).reshape(-1)
+    return pl.DataFrame({"true": true, "predicted": predicted, "users": users})
 
 
 def _calibration_table(truth: np.ndarray, probability: np.ndarray) -> pl.DataFrame:
@@ -257,8 +236,8 @@ def _record(
     run.metrics(report.metrics)
     for name, values in report.by_seed.items():
         run.metric(f"{name}_std", float(np.std(values)))
-    for rival, values in report.details["beside"].items():
-        run.metrics({f"{rival}.{name}": value for name, value in values.items()})
+    for baseline, values in report.details["beside"].items():
+        run.metrics({f"{baseline}.{name}": value for name, value in values.items()})
     for name, table in report.tables.items():
         run.text(table.write_csv(), f"{name}.csv")
     run.figure(confusion_figure(report.details["classes"], matrix), "confusion.png")

@@ -163,9 +163,10 @@ def _run_epoch(
         optimizer.step()
         mean.update()
         total += loss.item() * len(logits)
-    if not np.isfinite(total):
+    weights = [*model.parameters()] if table is None else [*model.parameters(), table]
+    if not np.isfinite(total) or not all(value.isfinite().all() for value in weights):
         raise MedappsError(
-            "Training of the recommender diverged: the loss is not finite.",
+            "Training of the recommender diverged: its loss or weights are not finite.",
             fix="Lower it with --set recommend.ncf.learning_rate=0.0005",
         )
     return total / max(len(rows), 1), sampled

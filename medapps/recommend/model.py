@@ -11,16 +11,16 @@ import polars as pl
 import torch
 
 from medapps.arrays import open_arrays
-from medapps.crop.service import Scaling, Source
+from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.fit import NcfFit
 from medapps.recommend.known_pairs import KnownPairs
 from medapps.recommend.network import NeuMF, arrays_of
-from medapps.recommend.problem import Study
-from medapps.recommend.ranking import PAIRS, Scorer
-from medapps.store import read_manifest, writing
+from medapps.recommend.problem import Problem
+from medapps.recommend.ranking import PAIRS, Scorer, worst_nan_
+from medapps.store import read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Recommender:
     def of(
         cls,
         fit: NcfFit,
-        study: Study,
+        study: Problem,
         config: RecommendConfig,
         method: str,
         dim: int,
@@ -111,7 +111,7 @@ class Recommender:
                     f"the vectors given have {source.dim}.",
                     fix=f"Use a crop with --dim {self.dim}.",
                 )
-            values, known = source.vectors(users.gather(new))
+            values, known = finite_vectors(source, users.gather(new))
             rows = self.scaling.apply(values, known)
             rows[:, :-1] *= self.config.service_gain * values.shape[1] ** -0.5
             out[new] = rows
@@ -128,7 +128,7 @@ class Recommender:
             part = slice(start, start + size)
             rows = np.where(stranger[part], self.model.n_users, ids[part]).astype(np.int64)
             service = None if vectors is None else torch.from_numpy(vectors[part])
-            values = scorer.scores(torch.from_numpy(rows), service)
+            values = worst_nan_(scorer.scores(torch.from_numpy(rows), service))
             taken = self.seen.mask(np.maximum(ids[part], 0)) & (ids[part] >= 0)[:, None]
             values.masked_fill_(torch.from_numpy(taken), -torch.inf)
             best, place = values.topk(k, dim=1)
@@ -202,6 +202,7 @@ class Recommender:
             draft.about = {"method": self.method, "dim": self.dim, "ncf": ncf}
 
     @classmethod
+    @usable("recommender")
     def load(cls, folder: Path) -> Recommender:
         """Read a recommender back."""
         folder = Path(folder)

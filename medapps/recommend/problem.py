@@ -1,30 +1,31 @@
-"""Study: one recommendation problem, prepared once and the same for every method."""
+"""Problem: one recommendation problem, prepared once and the same for every method."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.hold_out import LeaveOneOut, digest_arrays, leave_one_out
 from medapps.graph.ids import IdMap
+from medapps.graph.interactions import Interactions, PurchaseSplit
+from medapps.graph.split import digest_arrays
 from medapps.recommend.config import RecommendConfig
-from medapps.recommend.interactions import read_interactions, require_evaluable
 from medapps.recommend.known_pairs import KnownPairs, draw_candidates, free_items
 
 CANDIDATE_SEED = 20170403
 
 
 @dataclass(frozen=True)
-class Study:
+class Problem:
     """Users, items, who is trained and tested on what, and the sampled candidates."""
 
     users: IdMap
     items: IdMap
-    split: LeaveOneOut
+    split: PurchaseSplit
     candidates: np.ndarray  # (tests, count) int32: negatives of the sampled protocol
     own_candidates: bool  # shipped with the data
     notes: dict[str, int]
@@ -87,22 +88,15 @@ class Study:
 
 
 def prepare(
-    interactions: pl.DataFrame, config: RecommendConfig, negatives: pl.DataFrame | None = None
-) -> Study:
+    interactions: Path | pl.DataFrame,
+    config: RecommendConfig,
+    negatives: pl.DataFrame | None = None,
+) -> Problem:
     """Check and split the interactions; `negatives` (user, item, negatives) come with the data."""
-    table = read_interactions(
+    table = Interactions.of(
         interactions, core=config.core, bad_ratings=config.bad_ratings, own_split=config.own_split
     )
-    split = leave_one_out(
-        table.user,
-        table.item,
-        table.time,
-        table.user_hash,
-        table.item_hash,
-        table.part,
-        config.cold_share,
-    )
-    require_evaluable(len(split.test), table)
+    split = table.split(config.cold_share)
     notes = dict(table.notes)
     if config.test_users is not None and config.test_users < len(split.test):
         notes["test_users_before_sampling"] = len(split.test)
@@ -116,7 +110,6 @@ def prepare(
     trained_items = np.bincount(split.train[:, 1], minlength=len(table.items)) > 0
     notes["items_without_training"] = int((~trained_items).sum())
     notes["users_with_one_interaction"] = int((np.bincount(table.user) == 1).sum())
-    notes["no_timestamps"] = int(table.time is None)
     own = None
     if negatives is not None:
         own = _own_candidates(negatives, split.test, table.users, table.items)
@@ -130,10 +123,10 @@ def prepare(
             every, user, item, count, np.random.default_rng(CANDIDATE_SEED)
         )
     notes["sampled_negatives"] = candidates.shape[1]
-    return Study(table.users, table.items, split, candidates, own is not None, notes)
+    return Problem(table.users, table.items, split, candidates, own is not None, notes)
 
 
-def sampled_tests(split: LeaveOneOut, count: int) -> LeaveOneOut:
+def sampled_tests(split: PurchaseSplit, count: int) -> PurchaseSplit:
     """The same split with only some of its test rows; the same ones for every method."""
     draws = np.random.default_rng(CANDIDATE_SEED)
     test = split.test[np.sort(draws.choice(len(split.test), count, replace=False))]

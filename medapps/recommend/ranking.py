@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.evaluate.metrics import realistic_rank
+from medapps.evaluate.metrics import rank_among, realistic_rank
 from medapps.recommend.known_pairs import KnownPairs
 from medapps.recommend.network import NeuMF
 
@@ -82,15 +82,26 @@ def count_ranks(scores: Tensor, targets: np.ndarray, seen: np.ndarray | None) ->
     """Realistic rank of each row's target among the items that are not seen, (rows,).
 
     Writes -inf over the seen items in `scores` (rows, items); the target itself is never removed.
+    NaN counts as -inf, and a target with that score ranks behind all others.
     """
+    worst_nan_(scores)
     spot = torch.from_numpy(targets.astype(np.int64))[:, None]
     own = scores.gather(1, spot)
+    rivals = torch.full((len(scores),), scores.shape[1] - 1)
     if seen is not None:
-        scores.masked_fill_(torch.from_numpy(seen), -torch.inf)
+        taken = torch.from_numpy(seen)
+        rivals -= taken.sum(1) - taken.gather(1, spot)[:, 0].long()
+        scores.masked_fill_(taken, -torch.inf)
         scores.scatter_(1, spot, own)
-    better = (scores > own).sum(1)
-    equal = (scores == own).sum(1) - 1
+    lost = own[:, 0].isneginf()
+    better = torch.where(lost, rivals, (scores > own).sum(1))
+    equal = torch.where(lost, 0, (scores == own).sum(1) - 1)
     return realistic_rank(better.numpy(), equal.numpy())
+
+
+def worst_nan_(scores: Tensor) -> Tensor:
+    """-inf in the place of NaN, which `topk` would put first."""
+    return scores.masked_fill_(scores.isnan(), -torch.inf)
 
 
 def full_ranks(
@@ -129,7 +140,5 @@ def sampled_ranks(
         vectors = None if service is None else service[torch.from_numpy(users)]
         scores = model(torch.from_numpy(ids), torch.from_numpy(items), vectors).numpy()
         rival = items[:, 1:] != items[:, :1]
-        better = ((scores[:, 1:] > scores[:, :1]) & rival).sum(1)
-        equal = ((scores[:, 1:] == scores[:, :1]) & rival).sum(1)
-        ranks[part] = realistic_rank(better, equal)
+        ranks[part] = rank_among(scores[:, :1], scores[:, 1:], rival)
     return ranks

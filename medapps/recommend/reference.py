@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from medapps.errors import MedappsError
-from medapps.evaluate.metrics import realistic_rank, reward
-from medapps.recommend.problem import Study
+from medapps.evaluate.metrics import rank_among, reward
+from medapps.recommend.problem import Problem
 from medapps.recommend.ranking import PAIRS, count_ranks
 
 Scores = Callable[[np.ndarray], np.ndarray]
@@ -29,7 +29,7 @@ BPR_GRID: tuple[dict[str, Any], ...] = tuple(
 """Small rates: implicit draws negatives by popularity, so that long training unlearns it."""
 
 
-def popularity_scores(study: Study) -> Scores:
+def popularity_scores(study: Problem) -> Scores:
     """Every user gets the items in order of their training interactions."""
     count = np.bincount(study.split.train[:, 1], minlength=len(study.items)).astype(np.float32)
     return lambda users: np.tile(count, (len(users), 1))
@@ -46,7 +46,7 @@ class ReferenceRanks:
     setting: dict[str, Any]
 
 
-def reference_ranks(study: Study, name: str, top: int, seed: int = 0) -> ReferenceRanks:
+def reference_ranks(study: Problem, name: str, top: int, seed: int = 0) -> ReferenceRanks:
     """Train a reference (popularity, als, bpr) and rank the test rows with it."""
     if name == "popularity":
         return ReferenceRanks(*score_ranks(study, popularity_scores(study), top), 0.0, {})
@@ -55,7 +55,7 @@ def reference_ranks(study: Study, name: str, top: int, seed: int = 0) -> Referen
 
 
 def score_ranks(
-    study: Study, scores: Scores, top: int
+    study: Problem, scores: Scores, top: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Full ranks (tests,), sampled ranks (tests,) and lists (tests, top) of any score function."""
     test = study.split.test
@@ -69,8 +69,7 @@ def score_ranks(
         rows = np.arange(len(user))
         own, rivals = values[rows, item][:, None], values[rows[:, None], study.candidates[part]]
         counts = study.candidates[part] != item[:, None]
-        better, equal = (rivals > own) & counts, (rivals == own) & counts
-        sampled[part] = realistic_rank(better.sum(1), equal.sum(1))
+        sampled[part] = rank_among(own, rivals, counts)
         tensor = torch.from_numpy(values.copy())
         full[part] = count_ranks(tensor, item, study.seen.mask(user))
         lists[part] = tensor.topk(top, dim=1).indices.numpy()
@@ -78,7 +77,7 @@ def score_ranks(
 
 
 def implicit_scores(
-    study: Study, name: str, seed: int, valid_users: int = 2000
+    study: Problem, name: str, seed: int, valid_users: int = 2000
 ) -> tuple[Scores, dict[str, Any], float]:
     """ALS or BPR with the best of a small grid on validation items; its scores and seconds.
 
@@ -119,7 +118,7 @@ def implicit_scores(
     return (lambda rows: users[rows] @ items.T), setting, seconds
 
 
-def _validation(study: Study, valid: np.ndarray, users: np.ndarray, items: np.ndarray) -> float:
+def _validation(study: Problem, valid: np.ndarray, users: np.ndarray, items: np.ndarray) -> float:
     """Mean full-ranking ndcg@10 of the validation rows, training items removed."""
     total, block = 0.0, max(1, PAIRS // len(items))
     for start in range(0, len(valid), block):

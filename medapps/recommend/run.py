@@ -17,13 +17,15 @@ from medapps.crop.service import (
     shuffled_control,
     user_vectors,
 )
-from medapps.evaluate.metrics import bootstrap_interval, coverage, rank_metrics, reward
+from medapps.errors import MedappsError
+from medapps.evaluate.metrics import coverage, rank_metrics, reward
+from medapps.evaluate.statistics import bootstrap_interval
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.fit import NcfFit, train_ncf
 from medapps.recommend.known_pairs import draw_candidates, free_items
 from medapps.recommend.model import Recommender
 from medapps.recommend.network import NeuMF
-from medapps.recommend.problem import Study, prepare
+from medapps.recommend.problem import Problem, prepare
 from medapps.recommend.ranking import full_ranks, sampled_ranks
 from medapps.recommend.reference import reference_ranks
 from medapps.report import Report
@@ -36,7 +38,7 @@ class RecommendResult:
 
     report: Report
     model: Recommender
-    study: Study
+    study: Problem
 
 
 def recommend_products(
@@ -64,7 +66,7 @@ def recommend_products(
 
 def train_recommender(
     source: Source | None,
-    study: Study,
+    study: Problem,
     config: RecommendConfig,
     *,
     seeds: tuple[int, ...] = (0, 1, 2),
@@ -93,21 +95,21 @@ def train_recommender(
     method, dim = ("none", 0) if vectors is None else (vectors.method, vectors.dim)
     beside = {name: _reference(name, study, config) for name in config.references}
     report = Report(
-        "recommend",
-        method,
-        dim,
-        data,
-        seeds,
-        by_seed,
-        units,
-        study.digest,
-        {
+        task="recommend",
+        method=method,
+        dim=dim,
+        data=data,
+        seeds=seeds,
+        by_seed=by_seed,
+        units=units,
+        unit_digest=study.digest,
+        cost={
             "train_seconds": float(np.mean([fit.seconds for fit in fits])),
             "samples_per_second": float(np.mean([fit.samples_per_second for fit in fits])),
             "bytes": float(sum(p.numel() for p in fits[0].model.parameters()) * 4),
         },
-        {"segments": _segment_table(units, segments)},
-        {
+        tables={"segments": _segment_table(units, segments)},
+        details={
             "users": len(study.users),
             "items": len(study.items),
             "train": len(study.split.train),
@@ -129,7 +131,7 @@ def train_recommender(
 
 
 def _regularised(
-    study: Study,
+    study: Problem,
     service: np.ndarray | None,
     config: RecommendConfig,
     seed: int,
@@ -146,13 +148,19 @@ def _regularised(
 
 
 def scaled_service(
-    vectors: UserVectors | None, study: Study, config: NcfConfig
+    vectors: UserVectors | None, study: Problem, config: NcfConfig
 ) -> tuple[Scaling | None, np.ndarray | None]:
     """Standardised on training users, then scaled so that its length does not grow with dim."""
     if vectors is None:
         return None, None
     fitted_on = vectors.known & ~study.unknown
-    scaling = Scaling.fit(vectors.values[fitted_on if fitted_on.any() else vectors.known])
+    if not fitted_on.any():
+        raise MedappsError(
+            f"There is nothing to learn from vectors: none of the {int((~study.unknown).sum())} "
+            "users with training interactions is in the graph.",
+            fix="Check that both files name users the same way, or use --method none.",
+        )
+    scaling = Scaling.fit(vectors.values[fitted_on])
     return scaling, scale_service(scaling, vectors.values, vectors.known, config.service_gain)
 
 
@@ -166,7 +174,7 @@ def scale_service(
 
 
 def fit_ncf(
-    study: Study,
+    study: Problem,
     service: np.ndarray | None,
     config: RecommendConfig,
     seed: int,
@@ -193,7 +201,7 @@ def fit_ncf(
     )
 
 
-def _validator(study: Study, config: RecommendConfig) -> Callable[[NeuMF, Tensor | None], float]:
+def _validator(study: Problem, config: RecommendConfig) -> Callable[[NeuMF, Tensor | None], float]:
     """Mean ndcg@10 of validation items; test items stay candidates like any other."""
     rng = np.random.default_rng(0)
     valid = study.split.valid
@@ -224,7 +232,7 @@ class _Ranked:
     sampled: np.ndarray  # (tests,)
     lists: np.ndarray  # (tests, list_length)
 
-    def means(self, study: Study, config: RecommendConfig) -> dict[str, float]:
+    def means(self, study: Problem, config: RecommendConfig) -> dict[str, float]:
         out: dict[str, float] = {}
         segments = study.segments(config.few)
         for name, rows in segments.items():
@@ -237,7 +245,7 @@ class _Ranked:
         return out | {"full.coverage": coverage(self.lists, len(study.items))}
 
 
-def _rank(fit: NcfFit, study: Study, config: RecommendConfig) -> _Ranked:
+def _rank(fit: NcfFit, study: Problem, config: RecommendConfig) -> _Ranked:
     service, test = fit.service, study.split.test
     full, lists = full_ranks(
         fit.model, test, study.seen, service, study.unknown, top=config.list_length
@@ -284,7 +292,7 @@ def _segment_table(units: dict[str, np.ndarray], segments: dict[str, np.ndarray]
     return pl.DataFrame(rows)
 
 
-def _reference(name: str, study: Study, config: RecommendConfig) -> dict[str, float]:
+def _reference(name: str, study: Problem, config: RecommendConfig) -> dict[str, float]:
     """Metrics of a recommender without a graph, on the same split."""
     ranks = reference_ranks(study, name, config.list_length)
     return _Ranked(ranks.full, ranks.sampled, ranks.lists).means(study, config)
@@ -292,7 +300,7 @@ def _reference(name: str, study: Study, config: RecommendConfig) -> dict[str, fl
 
 def reference_report(
     name: str,
-    study: Study,
+    study: Problem,
     config: RecommendConfig,
     *,
     seeds: tuple[int, ...] = (0,),
@@ -304,17 +312,16 @@ def reference_report(
     segments = study.segments(config.few)
     units = _units(ranked, segments)
     return Report(
-        "recommend",
-        name,
-        0,
-        data,
-        seeds,
-        _collect([result.means(study, config) for result in ranked]),
-        units,
-        study.digest,
-        {"train_seconds": float(np.mean([r.seconds for r in ranks])), "bytes": 0.0},
-        {"segments": _segment_table(units, segments)},
-        {"users": len(study.users), "items": len(study.items), "setting": ranks[0].setting},
+        task="recommend",
+        method=name,
+        data=data,
+        seeds=seeds,
+        by_seed=_collect([result.means(study, config) for result in ranked]),
+        units=units,
+        unit_digest=study.digest,
+        cost={"train_seconds": float(np.mean([r.seconds for r in ranks])), "bytes": 0.0},
+        tables={"segments": _segment_table(units, segments)},
+        details={"users": len(study.users), "items": len(study.items), "setting": ranks[0].setting},
     )
 
 

@@ -9,6 +9,7 @@ import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.utils.file_utils import local_file_uri_to_path
 
 from medapps.crop.crop import load_crop
 
@@ -18,7 +19,7 @@ class CropModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Map the crop that was logged with the model."""
-        self.crop = load_crop(Path(context.artifacts["crop"]))
+        self.crop = load_crop(Path(local_file_uri_to_path(context.artifacts["crop"])))
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: Any = None

@@ -9,6 +9,8 @@ import numpy as np
 from medapps.crop.crop import load_crop
 from medapps.tracking import Run
 
+DIGEST = "digest"
+"""The tag that says which crop a logged model is."""
 _CODE = Path(__file__).with_name("crop_pyfunc.py")
 
 
@@ -22,6 +24,8 @@ def log_crop(run: Run, folder: Path, *, model: str, tier: str | None = None) -> 
     )
     example = pd.DataFrame({"user": crop.entity_ids.names(some).to_list()})
     tags = {"dim": str(crop.dim), "dtype": crop.dtype, "method": crop.method}
+    if crop.manifest is not None:
+        tags[DIGEST] = crop.manifest.digest
     if crop.about.get("untrained"):
         tags["untrained"] = "true"
     address = run.model(

@@ -9,6 +9,7 @@ import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.utils.file_utils import local_file_uri_to_path
 
 from medapps.recommend.model import Recommender
 
@@ -18,7 +19,9 @@ class RecommenderModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the recommender that was logged with the model."""
-        self.recommender = Recommender.load(Path(context.artifacts["recommender"]))
+        self.recommender = Recommender.load(
+            Path(local_file_uri_to_path(context.artifacts["recommender"]))
+        )
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: Any = None

@@ -78,6 +78,7 @@ def stage_run(bench: Bench, stage: Stage) -> Iterator[Run]:
         tags=stage.tags,
         parent=bench.parent(),
         enabled=bench.tracked,
+        say=bench.say,
     ) as run:
         bench.on_run(run)
         yield run
@@ -94,7 +95,7 @@ def carry_out(
     title = f"{stage.experiment}: {stage.name}"
     if not bench.force and bench.workspace.finished(stage.kind, stage.key):
         if title not in bench.ledger:
-            bench.say(f"[dim]{stage.name}: done before, kept ({folder})[/]")
+            bench.say(f"{stage.name}: done before, kept ({folder})")
         bench.ledger.setdefault(title, False)
         return load(folder), folder
     bench.say(stage.name)

@@ -18,10 +18,17 @@ from medapps.crop.retention import log_curve
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.serve.crop_register import log_crop
+from medapps.serve.crop_register import DIGEST, log_crop
 from medapps.stages.bench import Bench, Stage, carry_out, stage_run
-from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest
-from medapps.tracking import Run
+from medapps.store import (
+    MANIFEST,
+    Manifest,
+    Workspace,
+    digest_of,
+    read_manifest,
+    refuse_folder,
+)
+from medapps.tracking import Run, check_names, registered
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,9 +52,11 @@ def crop_stage(
 
     What was written is not read back: a Parquet crop may be larger than memory.
     """
+    if bench.tracked:
+        check_names(config.model, choice.tier)
     crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
     if warning:
-        bench.say(f"[yellow]Warning:[/] {warning}")
+        bench.say(f"Warning: {warning}")
     digest = source.manifest.digest if source.manifest else ""
     training = source.manifest.parents.get("run") if source.manifest else None
     settings: dict[str, Any] = {
@@ -100,12 +109,30 @@ def crop_stage(
         log_crop(run, folder, model=config.model, tier=choice.tier if _is_med(crop) else None)
 
     if out is None:
-        return carry_out(bench, stage, make, _manifest)
-    if Path(out).exists() and not bench.force:
-        raise MedappsError(f"{out} exists already.", fix="Use --force to replace it.")
+        made, folder = carry_out(bench, stage, make, _manifest)
+        tier = choice.tier if _is_med(crop) else None
+        known = None
+        if bench.tracked and tier:
+            known = registered(bench.workspace.root, data, config.model, tier, DIGEST)
+        # not yet, when the command that made it was killed or ran untracked
+        if known is not None and made.digest not in known:
+            bench.say(f"Registering it as {config.model}@{tier}, which was not done before.")
+            with stage_run(bench, stage) as run:
+                log_crop(run, folder, model=config.model, tier=tier)
+        return made, folder
+    refuse_folder(out, "crop", force=bench.force)
+    if _is_source(out, digest):
+        raise MedappsError(
+            f"{out} is what the crop is cut from, so it is not replaced.",
+            fix="Name another folder.",
+        )
     with stage_run(bench, stage) as run:
         make(run, out)
     return _manifest(out), out
+
+
+def _is_source(out: Path, digest: str) -> bool:
+    return (out / MANIFEST).is_file() and _manifest(out).digest == digest
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -188,8 +215,8 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
 
 def _graph_of(workspace: Workspace, source: Embedding | Crop) -> Graph:
     digest = source.manifest.parents.get("graph") if source.manifest else None
-    for path in sorted((workspace.root / "graphs").glob(f"*/{MANIFEST}")):
-        graph = Graph.load(path.parent)
+    for folder in workspace.saved("graph"):
+        graph = Graph.load(folder)
         if graph.digest == digest:
             return graph
     raise MedappsError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medapps.errors import MedappsError
-from medapps.graph.side_tables import table_file
+from medapps.graph.tables import table_file
 from medapps.stages.bench import Bench
 from medapps.stages.graph import graph_stage
 from medapps.stages.origin import Origin

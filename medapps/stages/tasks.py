@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medapps.comparison.grid import HEADLINES
-from medapps.graph.side_tables import read_interactions, read_labels
-from medapps.graph.tables import find_table
+from medapps.graph.labels import label_columns, read_labels
+from medapps.graph.tables import find_table, regular_file
 from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.origin import Origin
@@ -20,7 +20,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     from medapps.label.config import LabelConfig
     from medapps.recommend.config import RecommendConfig
-    from medapps.recommend.problem import Study
+    from medapps.recommend.problem import Problem
 
 Save = Callable[..., None]
 
@@ -37,10 +37,9 @@ def label_stage(
 ) -> tuple[Report, Path]:
     """Label users; the model is kept as labellers/<name of the report's folder>."""
     from medapps.label.run import train_labeller
-    from medapps.label.table import label_columns
 
     table = read_labels(labels)
-    first = next(iter(label_columns(table)), None)
+    first = next(iter(label_columns(table.schema)), None)
     column = config.column or first
     config = config.model_copy(update={"column": column})
     assert vectors.source is not None, "labels are read from vectors"
@@ -132,21 +131,21 @@ def reference_stage(
 
 def _recommend_inputs(interactions: Path) -> dict[str, str]:
     """Digests of the interactions and, where a data set has its own negatives, of those."""
-    inputs = {"interactions": file_digest(interactions)}
+    inputs = {"interactions": file_digest(regular_file(interactions))}
     if (negatives := find_table(interactions.parent, ["test_negatives"])) is not None:
         inputs["negatives"] = file_digest(negatives)
     return inputs
 
 
-def _problem(interactions: Path, config: RecommendConfig) -> Study:
+def _problem(interactions: Path, config: RecommendConfig) -> Problem:
     """The split that every method sees."""
     import polars as pl
 
     from medapps.recommend.problem import prepare
 
     negatives = find_table(interactions.parent, ["test_negatives"])
-    own = pl.read_parquet(negatives) if negatives else None
-    return prepare(read_interactions(interactions), config, own)
+    own = pl.read_parquet(negatives, glob=False) if negatives else None
+    return prepare(interactions, config, own)
 
 
 def _task_stage(
@@ -195,4 +194,19 @@ def _task_stage(
 
     if model_kind is not None and not bench.workspace.finished(model_kind, stage.key):
         bench = replace(bench, force=True)
-    return carry_out(bench, stage, make, Report.load)
+    report, folder = carry_out(bench, stage, make, Report.load)
+    _warn(bench, report)
+    return report, folder
+
+
+def _warn(bench: Bench, report: Report) -> None:
+    """Say which users a task could not learn from."""
+    details = report.details
+    users, missing = details["users"], details.get("missing_users", 0)
+    if missing:
+        bench.say(
+            f"Warning: {missing:,} of {users:,} users are not in the graph and have no vector."
+        )
+    empty = details.get("notes", {}).get("unlabelled", 0)
+    if empty:
+        bench.say(f"Warning: {empty:,} users have no value of {details['label']}: left out.")

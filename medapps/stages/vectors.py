@@ -73,7 +73,7 @@ def _oracle(folder: Path, seed: int) -> Vectors:
             f"{folder} has no {LATENTS}: only synthetic data knows the truth behind it.",
             fix="Leave the oracle out, or make data with: medapps data synth --out DIR.",
         )
-    frame = pl.read_parquet(path)
+    frame = pl.read_parquet(path, glob=False)
     ids = IdMap.of(frame["user"])
     values = np.empty((len(ids), frame["latent"].dtype.shape[0]), np.float32)  # type: ignore[attr-defined]
     values[ids.ids(frame["user"])] = frame["latent"].to_numpy()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Seed
 
+DEMO = Path(__file__).with_name("demo.yaml")
+"""The study that `medapps demo` runs; the same file is configs/demo.yaml."""
 Method = Literal[
     "med", "dt", "ext", "ext-l", "ext-v", "pca", "bkd", "ta", "dualde", "iterde",
     "none", "random", "shuffled", "oracle", "popularity", "als", "bpr",
 ]  # fmt: skip
 CONTROLS: frozenset[str] = frozenset({"none", "random", "shuffled", "oracle"})
-"""Methods that only the tasks know: no vector, noise, somebody else's vector, the planted truth."""
+"""Stand-ins for vectors: none, noise, those of other users, the planted truth."""
 REFERENCES: frozenset[str] = frozenset({"popularity", "als", "bpr"})
-"""Recommenders that know neither graph nor network."""
+"""Recommenders that use no graph."""
 
 
 class StudyTask(Config):
@@ -23,17 +26,24 @@ class StudyTask(Config):
 
     task: Literal["rank", "label", "recommend"]
     """What is measured."""
-    dims: tuple[PositiveInt, ...] = ()
+    dims: tuple[Dim, ...] = ()
     """Sizes; empty takes those of the study."""
     methods: tuple[Method, ...] = ()
     """Methods; empty takes those of the study."""
 
 
-def _task(value: Any) -> Any:
-    return {"task": value} if isinstance(value, str) else value
+def _short(key: str) -> BeforeValidator:
+    """Lets a list hold bare words: each stands for an item with this key alone."""
+
+    def whole(value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        return [{key: item} if isinstance(item, str) else item for item in value]
+
+    return BeforeValidator(whole)
 
 
-Tasks = tuple[StudyTask, ...]
+Tasks = Annotated[tuple[StudyTask, ...], _short("task")]
 
 
 class StudyData(Config):
@@ -43,9 +53,9 @@ class StudyData(Config):
     """A folder under --data (or MEDAPPS_DATA), or a path."""
     synth: Literal["tiny", "demo", "medium", "paper"] | None = None
     """Or: the preset of a synthetic data set, made in the workspace."""
-    users: PositiveInt | None = None
+    users: Count | None = None
     """Users of the synthetic data set; null takes the preset's."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Seed of the synthetic data set."""
     labels: tuple[str, ...] = ()
     """Label columns; empty takes the first one."""
@@ -53,11 +63,6 @@ class StudyData(Config):
     """Tasks on this data set; empty takes those of the study."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Settings for this data set alone: section.key to value."""
-
-    @field_validator("tasks", mode="before")
-    @classmethod
-    def _short_tasks(cls, value: Any) -> Any:
-        return [_task(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     @model_validator(mode="after")
     def _one_origin(self) -> StudyData:
@@ -71,35 +76,23 @@ class StudyConfig(Config):
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[\w.-]+$")] = "study"
     """How the study is called in MLflow and by `medapps compare --study`."""
-    data: tuple[StudyData, ...] = ()
+    data: Annotated[tuple[StudyData, ...], _short("name")] = ()
     """Data sets; each becomes an MLflow experiment."""
     methods: tuple[Method, ...] = ("med", "dt", "pca", "dualde")
     """Methods and controls."""
-    dims: tuple[PositiveInt, ...] = ()
+    dims: tuple[Dim, ...] = ()
     """Sizes; empty takes train.dims."""
     tasks: Tasks = (StudyTask(task="label"), StudyTask(task="recommend"))
     """What is measured."""
-    seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
     """Every method is trained once with each seed."""
-    repeats: PositiveInt = 3
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 3
     """How often a task is trained on each set of vectors."""
     reference: Method = "med"
-    """Method that the others are held against."""
-    candidates: PositiveInt | None = None
+    """Method that the others are compared with."""
+    candidates: Count | None = None
     """Link prediction ranks among so many sampled entities; null among all."""
-    limit: PositiveInt | None = None
+    limit: Count | None = None
     """At most this many test triples are ranked; null ranks all."""
     quick: dict[str, Any] = Field(default_factory=dict)
     """Settings of `--quick` that differ from its tiny budget: section.key to value."""
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _short_data(cls, value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            return value
-        return [{"name": item} if isinstance(item, str) else item for item in value]
-
-    @field_validator("tasks", mode="before")
-    @classmethod
-    def _short_tasks(cls, value: Any) -> Any:
-        return [_task(item) for item in value] if isinstance(value, (list, tuple)) else value

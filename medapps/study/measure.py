@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
-from medapps.errors import Interrupted
+from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
-from medapps.graph.side_tables import table_file
+from medapps.graph.tables import table_file
 from medapps.settings import Settings
 from medapps.stages import (
     Bench,
@@ -30,6 +30,28 @@ from medapps.study.plan import dims_of, methods_of, tasks_of
 
 if TYPE_CHECKING:
     from medapps.train.session import Progress
+
+
+def sources(
+    bench: Bench, graph: Graph, settings: Settings, method: str, dims: Sequence[int], seed: int
+) -> list[Embedding | Crop]:
+    """What a method gives at `dims`: one embedding of MED, or one crop per size.
+
+    A student is smaller than its teacher: from the teacher's size on dt stands in for it.
+    """
+    measuring = Measuring(bench, settings, StudyData(name=graph.name), graph)
+    trained = settings.train.dims
+    if method == "med":
+        missing = sorted(set(dims) - set(trained))
+        if missing:
+            raise MedappsError(
+                f"Dimension {missing[0]} is not trained; train.dims are "
+                f"{', '.join(map(str, trained))}.",
+                fix=f"Add it: --set 'train.dims={sorted({*trained, *dims})}'.",
+            )
+        return [measuring.source("med", 0, seed)]
+    teacher = settings.baseline.teacher_dim or trained[-1]
+    return [measuring.source(method if dim < teacher else "dt", dim, seed) for dim in dims]
 
 
 @dataclass(frozen=True)
@@ -64,21 +86,19 @@ class Measuring:
             yield from self._rank(method, dims, seed)
             return
         for dim in dims:
-            self._go_on()
+            if self.stop is not None and (number := self.stop()):
+                raise Interrupted("Stopped; the same command goes on from here.", number)
             if method in REFERENCES:
-                yield self._refer(method, seed)
-                continue
-            vectors = self._vectors(method, dim, seed)
-            yield from self._label(vectors) if task.task == "label" else self._recommend(vectors)
+                yield self._reference(method, seed)
+            elif task.task == "label":
+                yield from self._label(self._vectors(method, dim, seed))
+            else:
+                yield self._recommend(self._vectors(method, dim, seed))
 
     def _rank(self, method: str, dims: tuple[int, ...], seed: int) -> Iterator[Path]:
-        made: list[Embedding | Crop] = (
-            [self._embedding(seed)]
-            if method == "med"
-            else [self._crop(method, dim, seed) for dim in dims]
-        )
         study = self.settings.study
-        for source in made:
+        for dim in (0,) if method == "med" else dims:  # an embedding is ranked at all its sizes
+            source = self.source(method, dim, seed)
             if source.relations is None:
                 self.bench.say(f"{method} has no relations: it cannot be ranked.")
                 continue
@@ -88,89 +108,46 @@ class Measuring:
             yield from (path for report, path in ranked if report.dim in dims)
 
     def _label(self, vectors: Vectors) -> Iterator[Path]:
-        labels = table_file(Path(self.graph.source), "labels")
         for column in self.item.labels or (self.settings.label.column,):
             config = self.settings.label.model_copy(update={"column": column})
-            yield label_stage(
-                self.bench,
-                vectors,
-                labels,
-                config,
-                data=self.graph.name,
-                seeds=self._seeds(vectors),
-                keep_model=False,
-            )[1]
+            given = self._given(vectors)
+            yield label_stage(self.bench, vectors, self._table("labels"), config, **given)[1]
 
-    def _recommend(self, vectors: Vectors) -> Iterator[Path]:
-        yield recommend_stage(
-            self.bench,
-            vectors,
-            table_file(Path(self.graph.source), "interactions"),
-            self.settings.recommend,
-            data=self.graph.name,
-            seeds=self._seeds(vectors),
-            keep_model=False,
-        )[1]
+    def _recommend(self, vectors: Vectors) -> Path:
+        table, config = self._table("interactions"), self.settings.recommend
+        return recommend_stage(self.bench, vectors, table, config, **self._given(vectors))[1]
 
-    def _refer(self, name: str, seed: int) -> Path:
-        return reference_stage(
-            self.bench,
-            name,
-            table_file(Path(self.graph.source), "interactions"),
-            self.settings.recommend,
-            data=self.graph.name,
-            seed=seed,
-        )[1]
+    def _reference(self, name: str, seed: int) -> Path:
+        table, config = self._table("interactions"), self.settings.recommend
+        return reference_stage(self.bench, name, table, config, data=self.graph.name, seed=seed)[1]
 
-    def _seeds(self, vectors: Vectors) -> tuple[int, ...]:
-        """Seeds of the task: those of another training are others."""
+    def _table(self, stem: str) -> Path:
+        return table_file(Path(self.graph.source), stem)
+
+    def _given(self, vectors: Vectors) -> dict[str, Any]:
+        """Arguments of both tasks; another training of the vectors has other seeds."""
         repeats = self.settings.study.repeats
-        return tuple(vectors.origin.seed * repeats + i for i in range(repeats))
+        seeds = tuple(vectors.origin.seed * repeats + i for i in range(repeats))
+        return {"data": self.graph.name, "seeds": seeds, "keep_model": False}
 
     def _vectors(self, method: str, dim: int, seed: int) -> Vectors:
         if method in CONTROLS:
             return control_vectors(
                 method, dim, self.graph, seed, lambda: self._vectors("med", dim, seed)
             )
-        if method == "med":
-            return crop_vectors(self._embedding(seed), dim)
-        return crop_vectors(self._crop(method, dim, seed), dim)
+        return crop_vectors(self.source(method, 0 if method == "med" else dim, seed), dim)
 
-    def _embedding(self, seed: int) -> Embedding:
-        key = ("med", 0, seed)
-        if key not in self.made:
-            self.made[key] = train_stage(
-                self.bench,
-                self.graph,
-                self.settings.train,
-                seed=seed,
-                resume=True,
-                progress=self.progress,
-                stop=self.stop,
-            )[0]
-        made = self.made[key]
-        assert isinstance(made, Embedding)
-        return made
-
-    def _crop(self, method: str, dim: int, seed: int) -> Crop:
+    def source(self, method: str, dim: int, seed: int) -> Embedding | Crop:
+        """The embedding of MED (dim 0, it has all sizes) or the crop of a baseline."""
         key = (method, dim, seed)
         if key not in self.made:
-            self.made[key] = baseline_stage(
-                self.bench,
-                self.graph,
-                method,
-                dim,
-                self.settings.baseline,
-                self.settings.train,
-                seed=seed,
-                progress=self.progress,
-                stop=self.stop,
-            )[0]
-        made = self.made[key]
-        assert isinstance(made, Crop)
-        return made
-
-    def _go_on(self) -> None:
-        """Stop between two stages if a signal asked for it."""
-        if self.stop is not None and (number := self.stop()):
-            raise Interrupted("Stopped; the same command goes on from here.", number)
+            train, baseline = self.settings.train, self.settings.baseline
+            given: dict[str, Any] = {"seed": seed, "progress": self.progress, "stop": self.stop}
+            self.made[key] = (
+                train_stage(self.bench, self.graph, train, resume=True, **given)[0]
+                if method == "med"
+                else baseline_stage(self.bench, self.graph, method, dim, baseline, train, **given)[
+                    0
+                ]
+            )
+        return self.made[key]

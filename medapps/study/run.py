@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,24 +21,14 @@ from medapps.comparison.write import save_comparison
 from medapps.errors import MedappsError
 from medapps.settings import Settings
 from medapps.stages import Bench, compare_stage, graph_stage
-from medapps.store import digest_of, write_text
-from medapps.study.config import StudyData
+from medapps.store import digest_of, read_manifest, write_text
 from medapps.study.data import data_folder
 from medapps.study.measure import Measuring
 from medapps.study.plan import settings_for
 from medapps.tracking import Run, track
 
 if TYPE_CHECKING:
-    from medapps.graph.graph import Graph
     from medapps.train.session import Progress
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Who is told how trainings go, and who may stop them."""
-
-    progress: Callable[[Progress], None] | None = None
-    stop: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -62,10 +52,18 @@ class StudyResult:
 
 
 def run_study(
-    bench: Bench, settings: Settings, *, data: Path | None = None, watch: Watch | None = None
+    bench: Bench,
+    settings: Settings,
+    *,
+    data: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], int] | None = None,
 ) -> StudyResult:
-    """Carry out settings.study; `data` is the folder that holds the data sets."""
-    study, watch = settings.study, watch or Watch()
+    """Carry out settings.study; `data` is the folder that holds the data sets.
+
+    `progress` is called after each epoch; a signal number from `stop` ends them.
+    """
+    study = settings.study
     if not study.data:
         raise MedappsError(
             "The study names no data set.", fix="Add study.data to its file: a name or a preset."
@@ -77,19 +75,18 @@ def run_study(
         own = settings_for(settings, item)
         graph, _ = graph_stage(bench, folder, own.graph)
         counts = f"{len(graph.entities):,} entities, {len(graph.train):,} triples"
-        bench.say(f"[bold]{graph.name}[/]: {counts}")
-        table, where, run_id = _run_on(bench, own, item, graph, watch)
+        bench.say(f"{graph.name}: {counts}")
+        table, where, run_id = _run_on(Measuring(bench, own, item, graph, progress, stop))
         tables.append((table, where))
         runs[graph.name] = run_id
     comparison, folder = _joined(bench, study.name, tables)
     return StudyResult(comparison, folder, bench.ledger, runs)
 
 
-def _run_on(
-    bench: Bench, settings: Settings, item: StudyData, graph: Graph, watch: Watch
-) -> tuple[Comparison, Path, str | None]:
+def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
     """The study on one data set, inside its own run."""
-    study = settings.study
+    bench, settings, graph = measuring.bench, measuring.settings, measuring.graph
+    study, item = settings.study, measuring.item
     place = bench.workspace.root / "studies"
     place.mkdir(parents=True, exist_ok=True)
     note = place / f"{digest_of([settings.plain(), item.plain(), graph.digest])[:16]}.json"
@@ -107,6 +104,7 @@ def _run_on(
                     tags={"study": study.name, "task": "study", "data": graph.name},
                     reopen=earlier,
                     enabled=bench.tracked,
+                    say=bench.say,
                 )
             )
             if run.id:
@@ -114,7 +112,7 @@ def _run_on(
             return run
 
         under = bench.under(parent)
-        found = Measuring(under, settings, item, graph, watch.progress, watch.stop).all()
+        found = replace(measuring, bench=under).all()
         tiers = {tier.dim: name for name, tier in settings.crop.tiers.items()}
         table, folder = compare_stage(
             under,
@@ -140,11 +138,8 @@ def _joined(
     parents = {path.name: path.name for _, path in tables}
     folder = bench.workspace.folder("comparison", digest_of([name, parents])[:16])
     if bench.workspace.finished("comparison", folder.name) is None:
-        reports = [
-            key
-            for _, path in tables
-            for key in json.loads((path / "manifest.json").read_text())["about"]["reports"]
-        ]
+        manifests = (read_manifest(path, kind="comparison") for _, path in tables)
+        reports = [key for manifest in manifests for key in manifest.about["reports"]]
         about = {"study": name, "reports": reports}
         save_comparison(whole, folder, about=about, parents=parents)
     return whole, folder

@@ -14,16 +14,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Positive, Size, Weight
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.sizes import parse_bytes
@@ -31,6 +24,7 @@ from medapps.sizes import parse_bytes
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
+Power = Annotated[float, Field(ge=0, le=10)]
 PartialFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 PER_DIM = ("margin", "temperature", "drop", "distil")
 """Settings of the loss with one value for all dims or one per dim."""
@@ -39,11 +33,11 @@ PER_DIM = ("margin", "temperature", "drop", "distil")
 class SamplingConfig(Config):
     """Which triples and negatives a step sees."""
 
-    batch: PositiveInt = 1024
+    batch: Size = 1024
     """Positive triples per update."""
-    chunk: PositiveInt = 512
+    chunk: Size = 512
     """Positives that share one set of negatives; chunks corrupt heads and tails in turn."""
-    negatives: PositiveInt = 256
+    negatives: Size = 256
     """Negatives per chunk (shared) or per positive (independent)."""
     negative_mode: Literal["shared", "independent"] = "shared"
     """One set of negatives per chunk, or each positive its own."""
@@ -54,23 +48,23 @@ class SamplingConfig(Config):
 class LossConfig(Config):
     """The loss of every sub-model, and how sub-models teach each other."""
 
-    margin: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 4.0
+    margin: Weight | tuple[Weight, ...] = 4.0
     """Margin of the score, one for all dims or one per dim."""
-    temperature: NonNegativeFloat | tuple[PositiveFloat, ...] = 2.0
+    temperature: Weight | tuple[Positive, ...] = 2.0
     """w2: self-adversarial temperature of the negatives, one for all dims or one per dim."""
-    scale_power: NonNegativeFloat = 0.5
+    scale_power: Power = 0.5
     """a in c_i = (d_n / d_i)^a, which multiplies the distances of sub-model i."""
-    distil: NonNegativeFloat | tuple[NonNegativeFloat, ...] = 3.0
+    distil: Weight | tuple[Weight, ...] = 3.0
     """Weight of the distillation from the full size into each sub-model, by the distribution over
     a positive and its negatives; one for all dims or one per dim, of which the last has no effect.
     """
-    ml_down: NonNegativeFloat = 0.0
+    ml_down: Weight = 0.0
     """Mutual learning: weight of the larger neighbour as the teacher; 0 switches it off."""
-    ml_up: NonNegativeFloat = 0.0
+    ml_up: Weight = 0.0
     """Mutual learning: weight of the smaller neighbour as the teacher; 0 switches it off."""
     positive_weights: Literal["uniform", "recip_dist", "prob"] = "uniform"
     """Evolutionary improvement: how the next smaller sub-model's score weighs a positive."""
-    positive_temperature: NonNegativeFloat = 1.0
+    positive_temperature: Weight = 1.0
     """w1: temperature of the weights of positives."""
     negative_weights: Literal["own", "smaller", "uniform"] = "own"
     """Whose scores weigh negatives: the sub-model's own, the next smaller one's, or nobody's."""
@@ -78,17 +72,17 @@ class LossConfig(Config):
     """Weights of negatives sum to one per positive, or over the whole chunk."""
     dlw: Literal["off", "fixed", "literal"] = "off"
     """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned."""
-    w3: float = 1.0
+    w3: Annotated[float, Field(ge=-50, le=50)] = 1.0
     """Starting value of w3."""
-    w3_lr: NonNegativeFloat = 1e-3
+    w3_lr: Weight = 1e-3
     """Learning rate of w3 where it is learned."""
-    own_answer: NonNegativeFloat = 0.0
+    own_answer: Weight = 0.0
     """Weight of the penalty for ranking the query entity itself first, for asymmetric relations."""
     from_larger: Fraction = 1.0
     """Fraction of a sub-model's gradient that reaches the next smaller one; with 0 a size builds
     on the smaller one without moving it.
     """
-    penalty: NonNegativeFloat = 0.0
+    penalty: Weight = 0.0
     """Weight of the N3 regularisation of every positive; for bilinear scorers."""
     drop: PartialFraction | tuple[PartialFraction, ...] = 0.0
     """Dropout of coordinates per positive, one rate for all dims or one per dim for those that it
@@ -101,34 +95,34 @@ class OptimiserConfig(Config):
 
     name: Literal["adagrad", "lazy_adam"] = "adagrad"
     """Adagrad with one number per row and segment, or Adam on touched rows."""
-    lr: PositiveFloat = 0.2
+    lr: Positive = 0.2
     """Initial learning rate."""
     decay: bool = True
     """Let the learning rate fall linearly to zero over the epochs."""
-    rate_power: NonNegativeFloat = 0.0
+    rate_power: Power = 0.0
     """q in lr (d_n / d_i)^q, the learning rate of the coordinates that size i adds."""
-    relation_rate: PositiveFloat = 1.0
+    relation_rate: Positive = 1.0
     """Factor of the learning rate of relations."""
     keep_length: bool = False
     """Scale an entity back to its initial length after every step; for scores that do not depend on
     lengths (PairRE): else vectors grow, and steps of the same size turn them less and less.
     """
-    init_norm: PositiveFloat = 1.0
+    init_norm: Positive = 1.0
     """Expected initial length of a full vector."""
 
 
 class ValidationConfig(Config):
     """When validation triples are ranked, and which."""
 
-    patience: PositiveInt | None = None
+    patience: Count | None = None
     """Stop after this many validations without a better mean MRR; null trains to the end."""
-    every: PositiveInt = 5
+    every: Count = 5
     """Epochs between validations."""
     fraction: Fraction = 0.02
     """Fraction of the training triples held out where no validation split is given."""
-    triples: PositiveInt = 2000
+    triples: Count = 2000
     """At most this many triples are ranked in a validation."""
-    candidates: PositiveInt = 100_000
+    candidates: Count = 100_000
     """Above this many entities a validation ranks among a sample of this size."""
 
 
@@ -145,9 +139,9 @@ class HardwareConfig(Config):
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the arithmetic runs."""
-    threads: PositiveInt | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of the arithmetic; null takes the cores this process may use."""
-    checkpoint_seconds: PositiveFloat = 300.0
+    checkpoint_seconds: Annotated[float, Field(gt=0)] = 300.0
     """Time between checkpoints inside an epoch."""
 
     @property
@@ -160,13 +154,13 @@ class HardwareConfig(Config):
 class MedConfig(Config):
     """How to train one croppable embedding."""
 
-    dims: tuple[PositiveInt, ...] = (10, 100, 500)
+    dims: tuple[Dim, ...] = (10, 100, 500)
     """Ascending sizes; every prefix of these lengths becomes a model of its own."""
     scorer: str = "transe"
     """How head, relation and tail make a score; some settings below have other defaults then."""
     norm: str = "l2"
     """Distance of the scorer: l2 Euclidean; l1 (PairRE) and moduli (RotatE) add absolute values."""
-    epochs: PositiveInt = 30
+    epochs: Count = 30
     """Epochs over the training triples."""
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
     """Batches and negatives."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medapps.crop.finite import broken_row
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
 from medapps.train.batches.negatives import Sampler
@@ -22,9 +23,18 @@ from medapps.train.config import MedConfig
 from medapps.train.memory import keep_pages
 from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.session import Progress, Session
+from medapps.train.tables.bf16 import as_numpy
 
 LOOK = 16
 """The loss is evaluated at every LOOK-th step; its gradient at every step."""
+
+
+TABLES = ("entities", "relations")
+"""How the names of tables end in a task's state."""
+
+
+class Diverged(MedappsError):
+    """Loss or vectors are no longer finite."""
 
 
 class Task(Protocol):
@@ -141,15 +151,25 @@ class Loop:
         if loss is None:
             return
         if not np.isfinite(loss):
-            raise MedappsError(
-                f"The loss is {loss} at epoch {at.epoch + 1}, step {at.step}.",
-                fix=f"Lower the learning rate: --set train.lr={self.config.optimiser.lr / 3:.2g}.",
-            )
+            self._diverged(f"The loss is {loss} at epoch {at.epoch + 1}, step {at.step}.")
         at.loss_sum, at.loss_count = at.loss_sum + loss, at.loss_count + 1
+
+    def _diverged(self, problem: str) -> NoReturn:
+        lower = f"--set train.lr={self.config.optimiser.lr / 3:.2g}"
+        raise Diverged(problem, fix=f"Lower the learning rate: {lower}.")
+
+    def _refuse_broken(self) -> None:
+        """End a training whose tables are not finite; the loss is looked at too rarely for that."""
+        tables = [t for name, t in self.task.state().items() if name.endswith(TABLES)]
+        broken = any(broken_row(as_numpy(table)) is not None for table in tables)
+        if any(self.group.any(broken)):
+            where = f"in epoch {self.at.epoch}"
+            self._diverged(f"The training diverged: vectors are not finite {where}.")
 
     def _end_epoch(self, seconds: float, first: int) -> None:
         at = self.at
         at.epoch, at.step = at.epoch + 1, 0
+        self._refuse_broken()
         triples = len(self.task.sampler.triples) - first * self.config.sampling.batch
         figures = {"triples_per_second": triples / max(seconds, 1e-9)}
         if at.loss_count:

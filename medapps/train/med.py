@@ -167,7 +167,7 @@ class MedTask:
             self.working.clear()
         mrr = mean_mrr(ranks)
         mean = float(np.mean(list(mrr.values())))
-        if mean > at.best_mrr:
+        if mean > at.best_mrr:  # never where the mean is NaN
             at.best_mrr, at.best_epoch, at.waited = mean, at.epoch, 0
             if config.validation.patience is not None:
                 self._keep_best(at)

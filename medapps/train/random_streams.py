@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from medapps.config import LARGEST_SEED
+from medapps.errors import MedappsError
+
 INIT, ORDER, NEGATIVES, HOLDOUT, CANDIDATES, ROUNDING, DROPS = 0, 1, 2, 4, 5, 6, 7
 """Purposes: streams that never meet."""
 BLOCK = 4096
@@ -17,7 +20,9 @@ BLOCK = 4096
 def stream(seed: int, purpose: int, *counters: int) -> np.random.Generator:
     """A generator that belongs to these numbers alone; at most three counters."""
     place = [0, *counters, *(0,) * (3 - len(counters))]
-    key = np.array([seed % 2**64, purpose], np.uint64)
+    if not 0 <= seed <= LARGEST_SEED:
+        raise MedappsError(f"A seed is a number from 0 to {LARGEST_SEED}, not {seed}.")
+    key = np.array([seed, purpose], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array(place, np.uint64)))
 
 

@@ -14,6 +14,7 @@ from medapps.baselines.search import choose, default_rate, highest, trial_epochs
 from medapps.errors import MedappsError
 from medapps.train.config import MedConfig
 from medapps.train.session import Progress, Session
+from medapps.train.tables.optimiser import Optimiser
 from tests.baselines.conftest import make_graph, short
 
 
@@ -143,3 +144,18 @@ def test_search_without_validation_triples(train):
     nothing = train.changed(fraction=0.0)
     with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
         choose(bare, nothing, 8, SearchConfig(when="on"), Session())
+
+
+def test_a_trial_that_diverges_is_the_worst_one(graph, train, monkeypatch):
+    step, rate = Optimiser.step, default_rate(train, 8)
+
+    def overflow(self, table, ids, grad, lr, count):
+        step(self, table, ids, grad, lr, count)
+        if lr > 1.5 * rate:
+            table[0, 0] = np.inf
+
+    monkeypatch.setattr(Optimiser, "step", overflow)
+    search = SearchConfig(margins=(1.0,), rates=(2.0,), further=0, epochs=1, triples=50)
+    found = choose(graph, train, 8, search, Session())
+    assert [t["valid_mrr"] > 0 for t in found.trials] == [True, False]
+    assert found.lr == rate

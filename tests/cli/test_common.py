@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from medapps.cli.common import Job, Result, command
 from medapps.cli.main import app as medapps_app
+from medapps.cli.tables import facts
 from medapps.errors import Interrupted, MedappsError
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -31,6 +33,13 @@ def work(job: Job, how: Annotated[str, typer.Option()] = "well") -> Result:
         raise KeyboardInterrupt
     if how == "terminate":
         raise Interrupted(signal_number=15)
+    if how == "full":
+        raise OSError(errno.ENOSPC, "No space left on device", "some/file")
+    if how == "secret":
+        raise MedappsError("https://me:hush-hush@host does not answer.")
+    if how == "[/red]":
+        job.say("said [/red]")
+        return Result({}, ["shown [/red]", facts({"[/red]": "[bold]"})])
     job.say("a remark")
     return Result({"artifact": Path("x"), "how": how}, ["for people"])
 
@@ -73,6 +82,8 @@ def test_quiet_says_nothing_but_the_result() -> None:
         ("bug", 1, "ZeroDivisionError: oops"),
         ("interrupt", 130, "stopped"),
         ("terminate", 143, "stopped"),
+        ("full", 2, "some/file cannot be used: No space left on device."),
+        ("secret", 2, "https://me:***@host does not answer."),
     ],
 )
 def test_every_end_has_its_exit_code_and_no_traceback(how: str, code: int, words: str) -> None:
@@ -147,3 +158,79 @@ def test_sigterm_ends_a_command_with_143() -> None:
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 143
+
+
+def test_names_in_brackets_are_printed_as_they_are() -> None:
+    code, out, err = run("work", "--how", "[/red]")
+    assert (code, err) == (0, "said [/red]\n")
+    assert out.split() == ["shown", "[/red]", "[/red]", "[bold]"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rank", "--dim", "x"],
+        ["nothing"],
+        ["rank", "--nothing"],
+        ["data", "nothing"],
+        ["train"],
+        [],
+    ],
+)
+def test_a_refused_command_line_is_one_json_object_too(words: list[str]) -> None:
+    result = CliRunner().invoke(medapps_app, [*words, "--json"])
+    values = json.loads(result.stdout)
+    assert (values["status"], values["exit_code"], result.exit_code) == ("error", 2, 2)
+    assert values["error"]
+    if words:
+        assert CliRunner().invoke(medapps_app, words).stdout == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("place", ["medapps.cli.main", "mlflow.tracking", "sqlalchemy.event"])
+def test_a_signal_while_anything_is_imported_ends_in_one_sentence(
+    place: str, number: int, code: int, tmp_path: Path
+) -> None:
+    """The signal comes when the import of `place` begins."""
+    program = (
+        "import os, runpy, sys\n"
+        "class Raise:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {place!r}:\n"
+        f"            sys.meta_path.remove(self); os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Raise())\n"
+        f"sys.argv = ['medapps', 'doctor', '--workspace', {str(tmp_path)!r}]\n"
+        "runpy.run_module('medapps', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr.strip().endswith("stopped") and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_inside_a_call_of_mlflow_is_not_taken_for_an_error(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    program = (
+        "import os, runpy, sys, sqlalchemy.orm\n"
+        "whole = sqlalchemy.orm.Session.commit\n"
+        "def commit(self):\n"
+        "    if sys._getframe(1).f_code.co_filename.endswith('mlflow/store/db/utils.py'):\n"
+        "        sqlalchemy.orm.Session.commit = whole\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "    whole(self)\n"
+        "sqlalchemy.orm.Session.commit = commit\n"
+        f"sys.argv = ['medapps', 'doctor', '--json', '--workspace', {str(tmp_path)!r}]\n"
+        "runpy.run_module('medapps', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stderr == "medapps doctor: stopped\n"
+    assert json.loads(done.stdout)["exit_code"] == code
+
+
+def test_a_workspace_with_a_file_in_the_place_of_a_folder_ends_with_2(tmp_path: Path) -> None:
+    (tmp_path / "graphs").touch()
+    result = CliRunner().invoke(medapps_app, ["rank", "--workspace", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "graphs is a file, not a folder" in result.stderr

@@ -101,3 +101,65 @@ def test_too_many_items_are_refused(workspace: Path, users: Path, tmp_path: Path
     out = tmp_path / "recs.parquet"
     code, _, err = medapps(*words, "--users", users, "-k", "500", "--out", out)
     assert code == 2 and "500 recommendations" in err and not out.exists()
+
+
+def test_an_output_is_no_input_and_replaces_nothing_unasked(
+    workspace: Path, users: Path, tiny_dataset: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.parquet"
+    mine.write_bytes((tiny_dataset / "labels.parquet").read_bytes())
+    ids, out = tmp_path / "ids.csv", tmp_path / "out.csv"
+    pl.read_parquet(users).write_csv(ids)
+    out.write_text("precious")
+    label = ["label", "--dim", "8", "--labels", mine, "--predict", ids]
+    recommend = ["recommend", "--dim", "4", "--users", ids]
+    shared = ["--workspace", workspace, "--no-track", *QUICK]
+    before = {path: path.read_bytes() for path in (mine, ids, out)}
+    for words in (label, recommend):
+        code, _, err = medapps(*words, "--out", out, *shared)
+        assert code == 2 and "out.csv exists already. Use --force" in err
+        code, _, err = medapps(*words, "--out", ids, "--force", *shared)
+        assert code == 2 and "ids.csv is an input of this command" in err
+    code, _, err = medapps(*label, "--out", mine, "--force", *shared)
+    assert code == 2 and "mine.parquet is an input of this command" in err
+    link = tmp_path / "link.parquet"
+    link.symlink_to(mine)
+    code, _, err = medapps(*label, "--out", link, "--force", *shared)
+    assert code == 2 and "is an input of this command" in err
+    code, _, err = medapps(*label, "--out", tiny_dataset / "labels.parquet", "--force", *shared)
+    assert code == 2 and "is a folder that medapps keeps" in err
+    code, _, err = medapps(*label, "--out", out / "below.csv", *shared)
+    assert code == 2 and "part of the path is a file" in err
+    code, _, err = medapps(*label, "--out", tmp_path / ("x" * 300 + ".csv"), *shared)
+    assert code == 2 and "file name too long" in err
+    assert {path: path.read_bytes() for path in before} == before
+    code, _, err = medapps(*label, "--out", out, "--force", *shared)
+    assert code == 0 and len(pl.read_csv(out)) == 6
+
+
+def test_compare_replaces_only_when_told(workspace: Path, tmp_path: Path) -> None:
+    shared = ["--workspace", workspace, "--no-track"]
+    words = ["label", "--dim", "8", "--label", "segment", *QUICK]
+    assert medapps(*words, *shared)[0] == 0
+    (tmp_path / "out").mkdir()
+    mine = tmp_path / "out" / "comparison.md"
+    mine.write_text("my thesis")
+    code, _, err = medapps("compare", "--out", tmp_path / "out", *shared)
+    assert code == 2 and "comparison.md exists already. Use --force" in err
+    assert [path.name for path in mine.parent.iterdir()] == ["comparison.md"]
+    assert mine.read_text() == "my thesis"
+    assert medapps("compare", "--out", tmp_path / "out", "--force", *shared)[0] == 0
+    assert "segment" in mine.read_text() or "label" in mine.read_text()
+    assert medapps("compare", "--out", tmp_path / "out", *shared)[0] == 0  # nothing would change
+
+
+def test_a_bundle_is_no_report(workspace: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    shared = ["--workspace", workspace, "--no-track"]
+    words = ["recommend", "--dim", "4", "--export", "onnx", *QUICK]
+    for _ in range(2):
+        code, _, err = medapps(*words, *shared)
+        assert code == 0, err
+    code, _, err = medapps("compare", *shared)
+    assert code == 0, err

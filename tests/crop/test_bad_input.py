@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+from medapps.arrays import write_arrays
 from medapps.crop.crop import Crop, load_crop
-from medapps.crop.export import export_crop
+from medapps.crop.export import export_crop, export_files
 from medapps.errors import MedappsError
-from medapps.store import _content_digest
+from medapps.manifest import Manifest, file_digest, signed
+from tests.crop.conftest import make_crop
 
 FORMS = {"safetensors": "vectors.safetensors", "npz": "crop.npz", "parquet": "entities.parquet"}
 
@@ -37,18 +41,41 @@ def test_an_altered_byte_is_noticed(crop: Crop, tmp_path: Path, form: str) -> No
         load_crop(tmp_path / "a")
 
 
-def test_an_altered_byte_of_a_large_file_is_noticed_when_asked(
+def test_an_altered_byte_of_a_large_file_is_noticed_on_the_first_load(
     crop: Crop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("medapps.crop.crop.VERIFY_BELOW", 100)
-    export_crop(crop, tmp_path / "a")
+    export_files(crop, tmp_path / "a")
     path = tmp_path / "a" / "vectors.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    whole, when = path.read_bytes(), path.stat()
+    for load in range(2):  # before and after a load that found it whole
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
+        with pytest.raises(MedappsError, match="was altered"):
+            load_crop(tmp_path / "a")
+        path.write_bytes(whole)
+        assert load_crop(tmp_path / "a").dim == 10, load
+
+
+def test_a_large_file_is_hashed_once(
+    crop: Crop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("medapps.crop.crop.VERIFY_BELOW", 100)
+    hashed: list[str] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return file_digest(path)
+
+    export_files(crop, tmp_path / "a")
+    monkeypatch.setattr("medapps.store.file_digest", counted)
     load_crop(tmp_path / "a")
-    with pytest.raises(MedappsError, match="was altered"):
-        load_crop(tmp_path / "a", verify=True)
+    assert "vectors.safetensors" in hashed
+    hashed.clear()
+    load_crop(tmp_path / "a")
+    assert not hashed
+    load_crop(tmp_path / "a", verify=True)
+    assert "vectors.safetensors" in hashed
 
 
 def test_a_missing_file_is_named(crop: Crop, tmp_path: Path) -> None:
@@ -62,15 +89,13 @@ def _edit(folder: Path, **changes: object) -> None:
     """Change a manifest and sign it again, as someone with intent would."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text()) | changes
-    signed = (manifest[key] for key in ("kind", "format_version", "about", "files"))
-    manifest["digest"] = _content_digest(*signed)
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(asdict(signed(Manifest(**manifest)))))
 
 
 def test_another_format_version_is_refused(crop: Crop, tmp_path: Path) -> None:
     crop.save(tmp_path / "a")
     _edit(tmp_path / "a", format_version=99)
-    with pytest.raises(MedappsError, match=r"format version 99; .* reads version 1.*Upgrade"):
+    with pytest.raises(MedappsError, match=r"format version 99; .* reads version 2.*Upgrade"):
         load_crop(tmp_path / "a")
 
 
@@ -185,3 +210,60 @@ def test_numbers_that_are_not_finite_are_refused_and_nothing_is_left(
 def test_scoring_unknown_names_says_which(crop: Crop) -> None:
     with pytest.raises(MedappsError, match=r"1 names are not in the crop, e\.g\. 'ghost'"):
         crop.score(["u00001é", "ghost"], ["r0", "r0"], ["u00001é", "u00003é"])
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("safetensors", "users.safetensors"),
+        ("safetensors", "relations.safetensors"),
+        ("parquet", "relations.parquet"),
+    ],
+)
+def test_a_file_that_was_added_to_a_crop_is_not_read(
+    crop: Crop, tmp_path: Path, form: str, name: str
+) -> None:
+    export_crop(crop, tmp_path / "a", form=form, users_only=True, relations=False)
+    other = make_crop(n=50, seed=9)
+    write_arrays(tmp_path / "a" / name, {"users": other.users, "entities": other.entities})
+    with pytest.raises(MedappsError, match=f"{name} does not belong to the crop"):
+        load_crop(tmp_path / "a", verify=True)
+
+
+def test_a_listed_file_of_users_replaces_no_vectors(crop: Crop, tmp_path: Path) -> None:
+    """Even where its manifest is signed: users are all that is taken from it."""
+    made = export_crop(crop, tmp_path / "a")
+    path = tmp_path / "a" / "users.safetensors"
+    write_arrays(path, {"users": crop.users, "entities": np.zeros_like(crop.entities)})
+    files = json.loads((tmp_path / "a" / "manifest.json").read_text())["files"]
+    size = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+    _edit(tmp_path / "a", files=files | {path.name: size})
+    assert np.array_equal(load_crop(tmp_path / "a").entities, made.entities)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("name", "beside"), [("r[1]", "r1"), ("a?b", "axb"), ("a*b", "ab"), ("a%20b", "a b")]
+)
+def test_a_folder_is_taken_by_its_very_name(
+    tmp_path: Path, form: str, name: str, beside: str
+) -> None:
+    mine, other = make_crop(seed=1), make_crop(seed=2)
+    export_crop(other, tmp_path / beside, form=form)
+    export_crop(mine, tmp_path / name, form=form)
+    loaded = load_crop(tmp_path / name, verify=True)
+    assert np.array_equal(loaded.entities, mine.entities)
+    assert np.array_equal(np.asarray(loaded.relations), mine.relations)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dim": "10"}, {"rows": None}, {"spec": None}, {"spec": []}, {"format": []}]
+)
+def test_facts_of_wrong_types_are_one_sentence(
+    crop: Crop, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    crop.save(tmp_path / "a")
+    about = json.loads((tmp_path / "a" / "manifest.json").read_text())["about"]
+    _edit(tmp_path / "a", about=about | changes)
+    with pytest.raises(MedappsError, match=r"crop .* cannot be used"):
+        load_crop(tmp_path / "a")

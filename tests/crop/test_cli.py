@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from medapps.crop.crop import load_crop
 from medapps.crop.embedding import Embedding
 from medapps.crop.score import ScoreSpec
 from medapps.graph.graph import Graph
+from medapps.report import Report
 from tests.contracts import assert_maker, assert_sound
 from tests.crop.conftest import make_crop
 
@@ -165,7 +168,7 @@ def test_ids_come_from_files(workspace: Path, tmp_path: Path) -> None:
         (["--budget", "1MB", "--format", "parquet"], "Use --format safetensors or npz"),
         (["--keep", "1.5"], "--keep takes a share between 0 and 1"),
         (["--dim", "5", "--dtype", "int4"], "crop.dtype"),
-        (["--dim", "5", "--ids", "no-such-file"], "Cannot read the ids in no-such-file"),
+        (["--dim", "5", "--ids", "no-such-file"], "There is no file no-such-file"),
         (["--dim", "5", "--method", "pca"], "medapps baseline pca --dim 5"),
         (["--dim", "5", "--embedding", "nowhere"], "holds no embedding"),
     ],
@@ -205,7 +208,7 @@ def test_similar_by_index_reports_its_recall(workspace: Path) -> None:
     pytest.importorskip("faiss")
     said = medapps(workspace, "similar", "u00001é", "--dim", "10", "-k", "4", "--approximate")[1]
     assert not said["exact"] and 0 < said["recall"] <= 1
-    assert list((workspace / "indexes").glob("*.faiss"))
+    assert list((workspace / "indexes").glob("*/*.faiss"))
 
 
 @pytest.mark.slow
@@ -227,3 +230,81 @@ def test_a_tracked_crop_is_a_model_under_its_tier(workspace: Path) -> None:
     assert {"retention.png", "retention.csv"} <= files
     phone = client.get_model_version_by_alias("medapps-crop", "phone")
     assert client.get_run(phone.run_id).data.tags["dim"] == "10"
+
+
+def test_force_replaces_no_data_set_and_no_foreign_project(workspace: Path, tmp_path: Path) -> None:
+    from medapps.graph.synth.synthesize import synthesize
+
+    synthesize(tmp_path / "data", "tiny")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "manifest.json").write_text('{"name": "an extension"}')
+    for name in ("data", "project"):
+        before = {path: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        out = str(tmp_path / name)
+        code, said, _ = medapps(workspace, "crop", "--dim", "5", "--out", out, "--force")
+        assert code == 2 and "so it is not replaced" in said["error"]
+        assert {path: path.read_bytes() for path in (tmp_path / name).iterdir()} == before
+
+
+def test_a_baseline_is_not_replaced_by_a_crop_of_itself(workspace: Path) -> None:
+    source = workspace / "crops" / "p"
+    replace(make_crop(dim=5), method="pca").save(source)
+    words = ["crop", "--dim", "5", "--method", "pca", "--dtype", "int8", "--out", str(source)]
+    code, said, _ = medapps(workspace, *words, "--force")
+    assert code == 2 and "is what the crop is cut from" in said["error"]
+    assert load_crop(source).dtype == "float32"
+
+
+@pytest.mark.parametrize("name", ["w[1]", "a?b", "a%20b"])
+def test_a_workspace_is_taken_by_its_very_name(workspace: Path, name: str) -> None:
+    place = workspace.rename(workspace.with_name(name))
+    code, said, _ = medapps(place, "crop", "--dim", "10", "--format", "parquet")
+    assert code == 0 and Path(said["artifact"]).is_relative_to(place)
+    code, said, _ = medapps(place, "similar", "u00001é", "--crop", said["artifact"])
+    assert code == 0 and len(said["neighbours"]) == 20
+    code, said, _ = medapps(place, "rank", "--split", "valid")
+    assert code == 0 and said["dims"]["40"]["mrr"] > 0.9
+    code, said, _ = medapps(place, "compare")
+    assert code == 0 and said["rows"]
+
+
+def test_hidden_folders_are_no_results(workspace: Path) -> None:
+    assert medapps(workspace, "rank", "--split", "valid")[0] == 0
+    before = medapps(workspace, "compare", "--force")[1]["rows"]
+    for kind in ("reports", "graphs", "embeddings"):
+        for path in sorted((workspace / kind).iterdir()):
+            if path.is_dir():
+                shutil.copytree(path, path.with_name(f".{path.name}.part"))
+    newer = next((workspace / "reports").glob(".*.part"))
+    report = Report.load(newer)
+    report.save(newer.with_name(".z.old"))
+    (newer / "units.safetensors").write_bytes(b"cut")
+    assert medapps(workspace, "compare", "--force")[1]["rows"] == before
+    assert medapps(workspace, "crop", "--dim", "5")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_killed_registration_is_made_up_for(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    import medapps.stages.crop as stage
+    from medapps.tracking import tracking_uri
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ("crop", "--tier", "phone")
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "log_crop", killed)
+        assert medapps(workspace, *words, tracked=True)[0] == 130
+    assert len(list((workspace / "crops").glob("[!.]*"))) == 1  # the folder is whole
+    client = mlflow.MlflowClient(tracking_uri(workspace), tracking_uri(workspace))
+    versions = []
+    for _ in range(2):
+        assert medapps(workspace, *words, tracked=True)[0] == 0
+        phone = client.get_model_version_by_alias("medapps-crop", "phone")
+        versions.append(phone.version)
+    assert [int(version) for version in versions] == [1, 1]  # and not once more

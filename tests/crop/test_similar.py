@@ -12,7 +12,7 @@ import pytest
 import medapps.crop.similar as module
 from medapps.crop.crop import Crop
 from medapps.crop.export import export_crop
-from medapps.crop.similar import candidates, nearest, similar
+from medapps.crop.similar import candidates, nearest, search, similar
 from medapps.errors import MedappsError
 from tests.crop.conftest import make_crop
 
@@ -101,8 +101,8 @@ def test_an_index_is_as_good_as_it_says(tmp_path: Path) -> None:
     assert said == pytest.approx(true, abs=0.08)
     assert not (found == queries[:, None]).any()
     assert (np.diff(distance[:, :5], axis=1) >= 0).all()
-    kept = open_index(tmp_path / "x" / "i.faiss", crop, rows)
-    again = open_index(tmp_path / "x" / "i.faiss", crop, rows)
+    kept = open_index(tmp_path / "x" / "i", crop, rows)
+    again = open_index(tmp_path / "x" / "i", crop, rows)
     assert np.array_equal(
         nearest_in(kept, crop, queries, 5)[0], nearest_in(again, crop, queries, 5)[0]
     )
@@ -127,3 +127,38 @@ def test_the_index_of_a_crop_without_that_many_neighbours(crop: Crop) -> None:
     found, distance = nearest_in(index, few, few.users[:1], 10)
     assert sorted(found[0].tolist()) == [-1] * 7 + sorted(few.users[1:].tolist())
     assert np.isinf(distance[0][3:]).all() and pl.Series(distance[0][:3]).is_sorted()
+
+
+def test_a_damaged_index_is_built_again(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    crop = export_crop(make_crop(n=400), tmp_path / "a")
+    asked = crop.entity_ids.names(crop.users[:40])
+    right = search(crop, asked, 5, indexes=tmp_path / "i").table
+    (file,) = (tmp_path / "i").glob("*/*.faiss")
+    data = bytearray(file.read_bytes())
+    for at in range(len(data) // 2, len(data) // 2 + 4000, 40):
+        data[at] ^= 0xFF
+    file.write_bytes(data)
+    assert search(crop, asked, 5, indexes=tmp_path / "i").table.equals(right)
+
+
+def test_an_unsaved_crop_gets_no_index_of_another(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    for seed in (1, 2):
+        crop = make_crop(n=400, seed=seed)
+        asked = crop.entity_ids.names(crop.users[:10])
+        found = search(crop, asked, 1, indexes=tmp_path / "i").table
+        exact = similar(crop, asked, 1)
+        assert (found["neighbour"] == exact["neighbour"]).mean() > 0.8
+
+
+def test_vectors_without_numbers_come_last_and_are_no_queries() -> None:
+    crop = make_crop(n=30)
+    expected = nearest(crop, np.array([0]), 29)[0][0].tolist()
+    crop.entities[7, 1] = np.nan
+    crop.entities[9, 0] = np.inf
+    found, distance = nearest(crop, np.array([0]), 29)
+    assert found[0].tolist() == [row for row in expected if row not in (7, 9)] + [-1, -1]
+    assert np.isfinite(distance[0, :27]).all()
+    with pytest.raises(MedappsError, match="not finite"):
+        nearest(crop, np.array([0, 7]), 3)

@@ -13,9 +13,9 @@ import pytest
 
 from medapps.graph import leaks
 from medapps.graph.check import Check, check_dataset
+from medapps.graph.interactions import read_interactions
 from medapps.graph.leaks import label_leaks
 from medapps.graph.read import read_graph
-from medapps.graph.side_tables import read_interactions
 from medapps.graph.split import leave_one_out
 
 
@@ -165,7 +165,7 @@ def test_leaks_are_named_once_per_relation(copy: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_judging_by_neighbours_equals_counting_votes(seed, monkeypatch) -> None:
-    monkeypatch.setattr(leaks, "SURE", 0.0)
+    monkeypatch.setattr(leaks, "LEAK_ACCURACY", 0.0)
     monkeypatch.setattr(leaks, "LEAST_USERS", 1)
     rng = np.random.default_rng(seed)
     user, other = rng.integers(0, 40, 150), rng.integers(0, 15, 150)

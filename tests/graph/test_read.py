@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
+from medapps.graph.interactions import read_interactions
+from medapps.graph.labels import read_labels
 from medapps.graph.read import read_graph
-from medapps.graph.side_tables import read_interactions, read_labels
 from medapps.graph.split import leave_one_out
 
 ROWS = [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medapps.graph.hold_out import leave_one_out as task_split
+from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.graph.split import leave_one_out, name_hash
-from medapps.recommend.interactions import read_interactions
+from medapps.graph.interactions import Interactions
+from medapps.graph.split import TEST, TRAIN, VALID, k_core, leave_one_out, name_hash, stratified
 
 ROW = st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz"), st.integers(0, 3))
 
@@ -59,18 +60,15 @@ def test_graph_and_tasks_hold_out_the_same_rows(rows, how) -> None:  # type: ign
     if how == "untimed":
         frame = frame.drop("timestamp")
     mine = leave_one_out(frame)
-    numbered = read_interactions(frame)
-    theirs = task_split(
-        numbered.user,
-        numbered.item,
-        numbered.time,
-        numbered.user_hash,
-        numbered.item_hash,
-        numbered.part,
-    )
+    table = Interactions.of(frame)
+    if not (mine["split"] == "test").any():
+        with pytest.raises(MedappsError, match="No user can be tested"):
+            table.split()
+        return
+    theirs = table.split()
     for part in _PARTS:
         rows_ = getattr(theirs, part)
-        users, items = numbered.users.names(rows_[:, 0]), numbered.items.names(rows_[:, 1])
+        users, items = table.users.names(rows_[:, 0]), table.items.names(rows_[:, 1])
         assert pairs(mine, part) == set(zip(users, items, strict=True))
 
 
@@ -82,3 +80,110 @@ def test_a_hash_depends_on_the_name_alone() -> None:
     assert len(set(name_hash(many).tolist())) == 6
     numbers = name_hash(IdMap.of(pl.Series(np.arange(10_000))))
     assert abs(np.mean(numbers.astype(np.float64)) / 2**64 - 0.5) < 0.02
+
+
+def test_every_class_is_split_70_10_20() -> None:
+    labels = np.repeat([0, 1, 2], [1000, 100, 10])
+    part = stratified(np.random.default_rng(0).integers(0, 2**63, 1110).astype(np.uint64), labels)
+    for number, size in ((0, 1000), (1, 100), (2, 10)):
+        shares = np.bincount(part[labels == number], minlength=3) / size
+        assert shares == pytest.approx([0.7, 0.1, 0.2])
+
+
+@given(st.lists(st.integers(3, 12), min_size=2, max_size=5), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_every_class_has_all_three_parts(sizes: list[int], seed: int) -> None:
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    hashes = np.random.default_rng(seed).integers(0, 2**63, len(labels)).astype(np.uint64)
+    part = stratified(hashes, labels, seed)
+    for number in range(len(sizes)):
+        assert set(part[labels == number]) == {TRAIN, VALID, TEST}
+
+
+def test_a_user_keeps_its_part_when_rows_are_reordered() -> None:
+    names = IdMap.of(pl.Series([f"user:{i}" for i in range(200)]))
+    labels = np.arange(200) % 3
+    hashes = name_hash(names)
+    part = stratified(hashes, labels)
+    order = np.random.default_rng(0).permutation(200)
+    assert np.array_equal(stratified(hashes[order], labels[order]), part[order])
+    assert not np.array_equal(stratified(hashes, labels, seed=1), part)
+
+
+def _table(rows: list[tuple[str, str, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
+
+
+def _split(frame: pl.DataFrame, cold: float = 0.0) -> tuple[dict[str, set], str]:
+    table = Interactions.of(frame)
+    split = table.split(cold)
+    named = {
+        part: set(zip(table.users.names(rows[:, 0]), table.items.names(rows[:, 1]), strict=True))
+        for part, rows in (("train", split.train), ("valid", split.valid), ("test", split.test))
+    }
+    return named, split.digest
+
+
+def test_latest_is_tested_and_second_latest_validates() -> None:
+    rows = [
+        ("a", "x", 1),
+        ("a", "y", 3),
+        ("a", "z", 2),
+        ("b", "x", 5),
+        ("b", "y", 4),
+        ("c", "z", 1),
+    ]
+    parts, _ = _split(_table(rows))
+    assert parts["test"] == {("a", "y"), ("b", "x")}
+    assert parts["valid"] == {("a", "z")}  # b has two rows, c has one
+    assert parts["train"] == {("a", "x"), ("b", "y"), ("c", "z")}
+
+
+def test_ties_of_time_do_not_depend_on_row_order() -> None:
+    rng = np.random.default_rng(0)
+    rows = [(f"u{i % 20}", f"i{rng.integers(1000)}", 7) for i in range(300)]
+    frame = _table(rows).unique(["user", "item"])
+    first, digest = _split(frame)
+    again, same = _split(frame.sample(fraction=1, shuffle=True, seed=3))
+    assert first == again and digest == same
+    _, other = _split(frame.filter(pl.col("user") != "u3"))
+    assert other != digest
+
+
+def test_own_split_is_kept_and_validation_is_the_latest_training_row() -> None:
+    frame = _table([("a", "x", 1), ("a", "y", 2), ("a", "z", 9), ("b", "x", 1)]).with_columns(
+        split=pl.Series(["train", "train", "train", "train"])
+    )
+    frame = frame.with_columns(
+        split=pl.when(pl.col("item") == "x").then(pl.lit("test")).otherwise(pl.col("split"))
+    )
+    parts, _ = _split(frame)
+    assert parts["test"] == {("a", "x"), ("b", "x")}
+    assert parts["valid"] == {("a", "z")} and parts["train"] == {("a", "y")}
+
+
+def test_cold_users_keep_only_their_test_row() -> None:
+    rows = [(f"u{u:03d}", f"i{i}", i) for u in range(400) for i in range(5)]
+    parts, _ = _split(_table(rows), cold=0.25)
+    trained = {user for user, _ in parts["train"]}
+    tested = {user for user, _ in parts["test"]}
+    assert len(tested) == 400 and 60 < 400 - len(trained) < 140
+    assert not {user for user, _ in parts["valid"]} - trained
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=60), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_k_core_equals_removing_one_by_one(pairs: list[tuple[int, int]], k: int) -> None:
+    rows = sorted(set(pairs))
+    left = set(rows)
+    while True:
+        users = [u for u, _ in left]
+        items = [i for _, i in left]
+        poor = {(u, i) for u, i in left if users.count(u) < k or items.count(i) < k}
+        if not poor:
+            break
+        left -= {next(iter(poor))}
+    user = np.array([u for u, _ in rows], np.int64)
+    item = np.array([i for _, i in rows], np.int64)
+    kept = k_core(user, item, k)
+    assert {row for row, keep in zip(rows, kept, strict=True) if keep} == left

@@ -8,7 +8,7 @@ import pytest
 
 from medapps.config import resolve
 from medapps.settings import Settings
-from medapps.study.demo import DEMO
+from medapps.study.config import DEMO
 from medapps.study.plan import dims_of, methods_of, quick, settings_for, tasks_of
 from medapps.train.config import paper
 

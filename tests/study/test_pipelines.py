@@ -66,7 +66,7 @@ def cells(out: str) -> list[list[str]]:
 def report(ranks: list[list[float]], dim: int) -> Report:
     """A report of (2, triples) ranks as link prediction writes it."""
     reciprocal = (1 / np.array(ranks)).reshape(1, -1).astype(np.float32)
-    return Report("rank", "m", dim, "d", (0,), {}, {"mrr": reciprocal}, unit_digest="same")
+    return Report(task="rank", method="m", dim=dim, units={"mrr": reciprocal}, unit_digest="same")
 
 
 def test_ranks_come_back_from_a_report():

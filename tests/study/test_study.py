@@ -14,7 +14,7 @@ from medapps.errors import Interrupted, MedappsError
 from medapps.settings import Settings
 from medapps.stages import Bench
 from medapps.store import Workspace
-from medapps.study.run import Watch, run_study
+from medapps.study.run import run_study
 
 TINY = {
     "study": {
@@ -105,9 +105,10 @@ def test_parent_shows_the_table_and_children_the_numbers_of_the_comparison(finis
 def test_interrupted_study_goes_on_under_the_same_parent(tmp_path):
     small = settings(methods=["med", "oracle"], tasks=["label"], seeds=[0], repeats=1)
     calls = iter(range(10_000))
-    stop = Watch(stop=lambda: 15 if next(calls) > 4 else 0)  # in the second epoch
     with pytest.raises(Interrupted) as stopped:
-        run_study(Bench(Workspace(tmp_path / "a")), small, watch=stop)
+        run_study(
+            Bench(Workspace(tmp_path / "a")), small, stop=lambda: 15 if next(calls) > 4 else 0
+        )  # 2nd epoch
     assert stopped.value.signal_number == 15
     assert list((tmp_path / "a" / "checkpoints").iterdir())
     (note,) = (tmp_path / "a" / "studies").glob("*.json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from medapps.config import LARGEST_SEED
+from medapps.errors import MedappsError
 from medapps.train.random_streams import BLOCK, shuffled, start_rows, stream
 
 
@@ -48,3 +50,12 @@ def test_start_rows_depend_on_the_row_alone():
     assert np.array_equal(whole[BLOCK - 5 : BLOCK + 15], part)
     assert np.sqrt((whole**2).sum(1).mean()) == pytest.approx(1.5, rel=0.02)
     assert abs(whole.mean()) < 0.01
+
+
+def test_no_two_seeds_draw_the_same_numbers_and_others_are_refused():
+    seeds = [0, 1, 2**32, 2**32 + 1, LARGEST_SEED - 1, LARGEST_SEED]
+    drawn = {tuple(stream(seed, 0).integers(0, 2**62, 4).tolist()) for seed in seeds}
+    assert len(drawn) == len(seeds)
+    for seed in (-1, LARGEST_SEED + 1, 2**64, 2**64 + 1):
+        with pytest.raises(MedappsError, match="from 0 to 9223372036854775807"):
+            stream(seed, 0)

@@ -9,7 +9,7 @@ parquet      entities (id, vector, user, scale) and relations (id, vector), for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,23 +97,23 @@ def _names(crop: Outgoing) -> dict[str, np.ndarray | Blocks]:
     return arrays
 
 
-def read_files(folder: Path, form: str, dtype: str) -> Stored:
-    """Open the files of a crop whose vectors are of `dtype`."""
+def read_files(folder: Path, listed: Set[str], form: str, dtype: str) -> Stored:
+    """Open those files of a crop that its manifest lists; its vectors are of `dtype`."""
     if form == "parquet":
         ids, vectors, scale, users = parquet.read_entities(folder / VECTORS[form], dtype)
-        others = folder / "relations.parquet"
+        others = "relations.parquet"
         relation_ids, relations = (
-            parquet.read_relations(others) if others.exists() else (None, None)
+            parquet.read_relations(folder / others) if others in listed else (None, None)
         )
         return Stored(vectors, ids, scale, relations, relation_ids, users)
     if form == "npz":
         arrays = npz.open_npz(folder / VECTORS[form])
         return _stored(arrays, _ids(arrays, "entity"), _ids(arrays, "relation"))
     arrays = open_arrays(folder / VECTORS[form])
-    if (folder / "users.safetensors").exists():
-        arrays |= open_arrays(folder / "users.safetensors")
-    names = folder / "relations.safetensors"
-    relation_map = IdMap.load(names) if names.exists() else None
+    if "users.safetensors" in listed:
+        arrays["users"] = open_arrays(folder / "users.safetensors")["users"]
+    names = "relations.safetensors"
+    relation_map = IdMap.load(folder / names) if names in listed else None
     return _stored(arrays, IdMap.load(folder / "entities.safetensors"), relation_map)
 
 

@@ -94,7 +94,7 @@ def _vectors(table: pl.DataFrame) -> np.ndarray:
 
 def _read(path: Path) -> pl.DataFrame:
     try:
-        table = pl.read_parquet(path)
+        table = pl.read_parquet(path, glob=False)
     except pl.exceptions.PolarsError as error:
         raise MedappsError(
             f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}.",

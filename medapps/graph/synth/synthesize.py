@@ -16,8 +16,14 @@ from polars.io.plugins import register_io_source
 
 from medapps.errors import MedappsError
 from medapps.graph.synth.edges import RELATIONS, draw_edges
-from medapps.graph.synth.planted import LABELS, WIDTH, Latents, draw_labels, draw_latents
-from medapps.graph.synth.purchases import draw_purchases
+from medapps.graph.synth.planted import (
+    LABELS,
+    WIDTH,
+    Latents,
+    draw_labels,
+    draw_latents,
+    draw_purchases,
+)
 from medapps.store import MANIFEST, read_manifest, writing
 
 LEAST_USERS = 100
@@ -107,7 +113,7 @@ def synthesize(
         _sink(draft.path("skg.parquet"), _triple_frames(latents, triples, seed), _TRIPLES)
         bought = _purchase_frames(latents, plan, seed)
         _sink(draft.path("interactions.parquet"), bought, _PURCHASES)
-        taken = pl.scan_parquet(draft.path("interactions.parquet"))
+        taken = pl.scan_parquet(draft.path("interactions.parquet"), glob=False)
         rows, items = taken.select(n=pl.len(), i=pl.col("item").n_unique()).collect().row(0)
         draft.about = {
             "users": users,

@@ -101,6 +101,7 @@ def save_together(
     """Write one embedding of which every process has its rows; loads it memory-mapped."""
     rows = Sharded(group, len(part.entity_ids))
     first, _ = rows.place(len(part.entities))
+    group.agree(lambda: part.refuse_broken(first))
     parents = {"graph": part.graph_digest} | (parents or {})
     with writing_together(
         group, folder, kind="embedding", config=settings, parents=parents

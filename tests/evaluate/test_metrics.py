@@ -9,8 +9,6 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 
 from medapps.evaluate.metrics import (
     batched_f1_macro,
-    bootstrap_f1_macro,
-    bootstrap_interval,
     calibration,
     class_scores,
     confusion,
@@ -69,24 +67,6 @@ def test_a_tie_takes_its_middle_rank() -> None:
 
 def test_coverage_counts_distinct_items() -> None:
     assert coverage(np.array([[0, 1], [1, -1]]), 8) == 0.25
-
-
-def test_bootstrap_interval_of_a_mean_is_that_of_the_normal_law() -> None:
-    values = np.random.default_rng(0).standard_normal((3, 4000)) + 1
-    low, high = bootstrap_interval(values)
-    per_unit = values.mean(0)
-    half = 1.96 * per_unit.std() / np.sqrt(len(per_unit))
-    assert low == pytest.approx(per_unit.mean() - half, abs=0.15 * half)
-    assert high == pytest.approx(per_unit.mean() + half, abs=0.15 * half)
-
-
-def test_bootstrap_of_f1_surrounds_the_value() -> None:
-    rng = np.random.default_rng(3)
-    truth = rng.integers(0, 3, 300)
-    guess = np.where(rng.random((2, 300)) < 0.7, truth, rng.integers(0, 3, (2, 300)))
-    low, high = bootstrap_f1_macro(truth, guess, 3)
-    value = np.mean([f1_score(truth, row, average="macro") for row in guess])
-    assert low < value < high and high - low < 0.15
 
 
 def test_calibration_by_hand() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +13,10 @@ import pytest
 
 from medapps.crop.service import NamedVectors, Scaling
 from medapps.errors import MedappsError
+from medapps.graph.split import TRAIN, VALID
 from medapps.label.config import LabelConfig
 from medapps.label.model import LabelModel
-from medapps.label.network import MlpSetting, train_mlps
+from medapps.label.network import Examples, MlpSetting, train_mlps
 from medapps.label.run import LabelResult, label_users, train_labeller
 from medapps.report import Report
 
@@ -77,6 +81,18 @@ def test_saved_model_labels_new_users(
         model.predict(NamedVectors(planted.names, planted.values[:, :3], "small"), users)
 
 
+@pytest.mark.parametrize("column", ["probability", "in_graph", "p_north", "p_other", "place"])
+def test_a_label_keeps_its_values_whatever_its_column_is_called(
+    result: LabelResult, planted: NamedVectors, names: pl.Series, column: str
+) -> None:
+    table = replace(result.model, column=column).predict(planted, names)
+    usual = result.model.predict(planted, names)
+    taken = column in ("probability", "in_graph", "p_north")
+    assert table.columns[1] == (f"label_{column}" if taken else column)
+    assert table.rename({table.columns[1]: "place"}).equals(usual)
+    assert set(usual["place"]) == {"north", "east", "south", "west"}
+
+
 def test_a_user_outside_the_graph_is_counted_and_flagged(result: LabelResult) -> None:
     assert result.report.details["missing_users"] == 1
 
@@ -86,12 +102,12 @@ def test_a_model_is_the_same_in_company_and_alone() -> None:
     x = rng.standard_normal((60, 5)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64) + (x[:, 1] > 0)
     settings = (MlpSetting(0.2, 0.0), MlpSetting(0.5, 1.0))
-    common = {"hidden": 8, "learning_rate": 0.01, "epochs": 4, "patience": 9, "batch": 16}
-    data = (x[:40], y[:40], x[40:], y[40:], 3)
-    both = train_mlps(*data, (3, 4), settings, **common)
+    config = LabelConfig(hidden=8, learning_rate=0.01, epochs=4, patience=9, batch=16)
+    data = Examples(x, y, np.repeat([TRAIN, VALID], [40, 20]), 3)
+    both = train_mlps(data, (3, 4), settings, config)
     for seed in range(2):
         for place, setting in enumerate(settings):
-            alone = train_mlps(*data, ((3, 4)[seed],), (setting,), **common)
+            alone = train_mlps(data, ((3, 4)[seed],), (setting,), config)
             assert np.allclose(alone.w1[0, 0], both.w1[seed, place], atol=1e-5)
             assert alone.epoch[0, 0] == both.epoch[seed, place]
     assert not np.allclose(both.w1[0, 0], both.w1[1, 0])
@@ -105,11 +121,9 @@ def test_one_step_equals_a_plain_torch_network() -> None:
     x = rng.standard_normal((30, 5)).astype(np.float32)
     y = rng.integers(0, 3, 30)
     rate, decay = 0.05, 0.4
-    fit = train_mlps(
-        x, y, x, y, 3, (7,), (MlpSetting(0.0, decay),),
-        hidden=4, learning_rate=rate, epochs=1, patience=1, batch=30,
-        class_weight=np.array([1.0, 2.0, 0.5]),
-    )  # fmt: skip
+    data = Examples(np.tile(x, (2, 1)), np.tile(y, 2), np.repeat([TRAIN, VALID], 30), 3)
+    config = LabelConfig(hidden=4, learning_rate=rate, epochs=1, patience=1, batch=30)
+    fit = train_mlps(data, (7,), (MlpSetting(0.0, decay),), config)
     generator = torch.Generator().manual_seed(7)
     first = torch.empty(5, 4).uniform_(-(5**-0.5), 5**-0.5, generator=generator)
     second = torch.empty(4, 3).uniform_(-(4**-0.5), 4**-0.5, generator=generator)
@@ -117,8 +131,7 @@ def test_one_step_equals_a_plain_torch_network() -> None:
     net[0].weight.data, net[2].weight.data = first.T.clone(), second.T.clone()
     net[0].bias.data.zero_(), net[2].bias.data.zero_()
     optimizer = torch.optim.Adam(net.parameters(), lr=rate)
-    weight = torch.tensor([1.0, 2.0, 0.5])
-    nn.functional.cross_entropy(net(torch.from_numpy(x)), torch.from_numpy(y), weight).backward()
+    nn.functional.cross_entropy(net(torch.from_numpy(x)), torch.from_numpy(y)).backward()
     optimizer.step()
     expected = net[0].weight.detach().numpy().T * (1 - rate * decay)
     assert np.allclose(fit.w1[0, 0], expected, atol=1e-5)
@@ -145,8 +158,8 @@ def _labels(kinds: list[str | None]) -> pl.DataFrame:
         (_labels(["a"] * 9 + ["b"] * 2), {"rare": "drop"}, "one class only"),
         (_labels(["a", "b"]), {"rare": "drop"}, "No class of kind has 3 users"),
         (_labels([None, None]), {}, "empty for every user"),
-        (_labels([]), {}, "no user has a row"),
-        (_labels(["a"] * 9).rename({"user": "id"}), {}, "no column user; they have id, kind"),
+        (_labels([]), {}, "columns but no rows"),
+        (_labels(["a"] * 9).rename({"user": "id"}), {}, "no column 'user'; it has 'id', 'kind'"),
         (_labels(["a"] * 9), {"column": "sort"}, "'sort' is not there.*one of: kind"),
         (
             _labels(["a"] * 9).with_columns(share=0.5),
@@ -156,7 +169,7 @@ def _labels(kinds: list[str | None]) -> pl.DataFrame:
         (
             pl.concat([_labels(["a", "b"]), _labels(["b", "b"])]),
             {},
-            "'user:000' has more than one value of kind",
+            "2 users .* more than one row, such as 'user:000'",
         ),
         (
             _labels(["a", "b"] * 5).with_columns(user=pl.lit("alien:") + pl.col("user")),
@@ -170,6 +183,38 @@ def test_wrong_labels_are_explained(
 ) -> None:
     with pytest.raises(MedappsError, match=message):
         label_users(planted, frame, LabelConfig(**config))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[1], [2]], "List(Int64)"),
+        ([b"a", b"b"], "Binary"),
+        ([timedelta(1), timedelta(2)], "Duration"),
+        (pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int64, 2)), "Array(Int64"),
+        ([{"a": 1}, {"a": 2}], "Struct"),
+    ],
+)
+def test_columns_that_are_no_classes_are_named(
+    planted: NamedVectors, values: object, kind: str
+) -> None:
+    frame = _labels(["a", "b"]).select("user", kind=pl.Series(values))
+    frame = pl.concat([frame.with_columns(user=pl.lit(f"user:{i:03d}")) for i in range(9)])
+    with pytest.raises(MedappsError, match=re.escape(kind)) as caught:
+        label_users(planted, frame)
+    assert "'kind'" in str(caught.value)
+    beside = frame.with_columns(other=pl.lit("x"))
+    with pytest.raises(MedappsError, match=re.escape(f"'kind' holds values of type {kind}")):
+        label_users(planted, beside, LabelConfig(column="kind"))
+
+
+def test_labels_of_which_the_graph_knows_one_user_are_refused(planted: NamedVectors) -> None:
+    names = [f"alien:{i}" for i in range(20)]
+    for known in range(20):
+        users = [*names[:known], "user:001", *names[known + 1 :]]
+        frame = pl.DataFrame({"user": users, "kind": ["a", "b"] * 10})
+        with pytest.raises(MedappsError, match=r"nothing to learn: of 20.*the graph knows 1"):
+            label_users(planted, frame)
 
 
 def test_broken_vectors_are_explained(planted: NamedVectors, labels: pl.DataFrame) -> None:

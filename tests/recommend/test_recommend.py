@@ -13,7 +13,7 @@ from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.model import Recommender
-from medapps.recommend.problem import Study, prepare
+from medapps.recommend.problem import Problem, prepare
 from medapps.recommend.run import (
     RecommendResult,
     recommend_products,
@@ -29,17 +29,17 @@ QUICK = RecommendConfig(
 
 
 @pytest.fixture(scope="module")
-def study(interactions: pl.DataFrame) -> Study:
+def study(interactions: pl.DataFrame) -> Problem:
     return prepare(interactions, QUICK)
 
 
 @pytest.fixture(scope="module")
-def result(planted: NamedVectors, study: Study) -> RecommendResult:
+def result(planted: NamedVectors, study: Problem) -> RecommendResult:
     return train_recommender(planted, study, QUICK, seeds=(0, 1), data="planted")
 
 
 def test_vectors_help_most_where_there_are_no_interactions(
-    result: RecommendResult, planted: NamedVectors, study: Study
+    result: RecommendResult, planted: NamedVectors, study: Problem
 ) -> None:
     real = result.report.metrics
     rivals = {
@@ -54,7 +54,7 @@ def test_vectors_help_most_where_there_are_no_interactions(
     assert real["full.ndcg_at_10"] > 1.5 * popular["full.ndcg_at_10"]
 
 
-def test_report_holds_users_of_every_kind(result: RecommendResult, study: Study) -> None:
+def test_report_holds_users_of_every_kind(result: RecommendResult, study: Problem) -> None:
     report, segments = result.report, study.segments(QUICK.few)
     assert report.units["full.ndcg_at_10"].shape == (2, segments["full"].sum())
     assert report.units["cold.mrr"].shape == (2, segments["cold"].sum())
@@ -66,7 +66,7 @@ def test_report_holds_users_of_every_kind(result: RecommendResult, study: Study)
     assert 0 < report.metrics["full.coverage"] <= 1
 
 
-def test_candidates_are_unseen_and_kept(study: Study, interactions: pl.DataFrame) -> None:
+def test_candidates_are_unseen_and_kept(study: Problem, interactions: pl.DataFrame) -> None:
     table = study.candidate_table()
     taken = interactions.select("user", "item")
     drawn = table.select("user", item="negatives").explode("item", empty_as_null=True)
@@ -139,7 +139,7 @@ def test_explanations_name_the_nearest_takers(result: RecommendResult) -> None:
 
 
 @pytest.mark.parametrize("name", ["popularity", "als", "bpr"])
-def test_references_beat_chance_on_the_same_split(study: Study, name: str) -> None:
+def test_references_beat_chance_on_the_same_split(study: Problem, name: str) -> None:
     report = reference_report(name, study, QUICK)
     assert report.unit_digest == study.digest
     chance = 10 / 60
@@ -170,7 +170,7 @@ def test_popularity_ranks_by_hand() -> None:
     assert report.units["full.mrr"][0].tolist() == [1, 0.5, 0.5]
 
 
-def test_refit_trains_on_validation_items_too(study: Study, planted: NamedVectors) -> None:
+def test_refit_trains_on_validation_items_too(study: Problem, planted: NamedVectors) -> None:
     config = QUICK.model_copy(
         update={"refit": True, "ncf": NcfConfig(epochs=3, learning_rate=0.01)}
     )
@@ -189,13 +189,13 @@ def _frame(**columns: list) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("frame", "config", "message"),
     [
-        (_frame().drop("item"), {}, "no column item; they have user"),
+        (_frame().drop("item"), {}, "no column 'item'; it has 'user'"),
         (_frame().clear(), {}, "empty"),
-        (_frame(item=["x", None, "z", "x", "z"]), {}, "item.*1 empty.*row 1"),
-        (_frame(rating=[1, -2, 3, 4, 5]), {}, "1 ratings are negative.*row 1.*bad_ratings=drop"),
-        (_frame(rating=[1.0, 2.0, float("nan"), 1, 1]), {}, "not finite.*row 2"),
-        (_frame(rating=["good"] * 5), {}, "rating.*must be a number"),
-        (_frame(timestamp=[1.0, float("inf"), 2, 3, 4]), {}, "timestamp.*non-finite.*row 1"),
+        (_frame(item=["x", None, "z", "x", "z"]), {}, "'item' has 1 .*row 2"),
+        (_frame(rating=[1, -2, 3, 4, 5]), {}, "1 ratings .* negative.*row 2.*bad_ratings=drop"),
+        (_frame(rating=[1.0, 2.0, float("nan"), 1, 1]), {}, "not finite.*row 3"),
+        (_frame(rating=["good"] * 5), {}, "rating.*ratings are numbers"),
+        (_frame(timestamp=[1.0, float("inf"), 2, 3, 4]), {}, "timestamp.*not finite.*row 2"),
         (_frame(timestamp=["early"] * 5), {}, "timestamp.*number or a date"),
         (_frame(split=["train", "trian", "test", "train", "test"]), {}, "'trian'.*own_split=false"),
         (_frame().head(1), {}, "single interaction"),
@@ -233,14 +233,14 @@ def test_too_long_lists_are_refused(result: RecommendResult) -> None:
     assert len(everything) < 60  # only what is unseen
 
 
-def test_without_vectors_nothing_is_explained(study: Study) -> None:
+def test_without_vectors_nothing_is_explained(study: Problem) -> None:
     config = QUICK.model_copy(update={"ncf": NcfConfig(epochs=1)})
     model = train_recommender(None, study, config, seeds=(0,)).model
     with pytest.raises(MedappsError, match="no graph vectors"):
         model.explain(model.recommend_for(pl.Series("user", ["user:000"]), 2))
 
 
-def test_every_method_chooses_its_own_regularisation_on_validation_items(study: Study) -> None:
+def test_every_method_chooses_its_own_regularisation_on_validation_items(study: Problem) -> None:
     def train(*values: float) -> RecommendResult:
         config = QUICK.model_copy(update={"user_decays": values})
         return train_recommender(None, study, config, seeds=(0,))
@@ -254,7 +254,7 @@ def test_every_method_chooses_its_own_regularisation_on_validation_items(study: 
 
 
 def test_a_sample_of_test_users_leaves_training_alone_and_is_marked(
-    interactions: pl.DataFrame, study: Study
+    interactions: pl.DataFrame, study: Problem
 ) -> None:
     some = prepare(interactions, QUICK.model_copy(update={"test_users": 10}))
     whole = {tuple(row) for row in study.split.test.tolist()}

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 from medapps.crop.service import NamedVectors
 from medapps.graph.ids import IdMap
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from medapps.comparison.measure import measured
-from medapps.comparison.resample import (
+from medapps.comparison.gather import gather
+from medapps.evaluate.statistics import (
+    Measured,
+    bootstrap_f1_macro,
+    bootstrap_interval,
     draw_values,
     holm,
     interval,
@@ -16,7 +22,17 @@ from medapps.comparison.resample import (
     unit_counts,
     wilcoxon,
 )
+from medapps.report import Report
 from tests.comparison.reports import label_report, unit_report
+
+
+def measured(reports: list[Report], metric: str) -> Measured:
+    """What trainings of one method, told apart by their place, say about a metric."""
+    marked = [replace(report, details={"training": i}) for i, report in enumerate(reports)]
+    (group,) = gather(marked)
+    one = group.measured(metric)
+    assert one is not None
+    return one
 
 
 def drawn(*reports, draws=4000):
@@ -34,7 +50,7 @@ def test_every_draw_has_as_many_units_as_there_are():
 
 def test_blocks_do_not_change_the_draws(monkeypatch):
     whole = np.concatenate(list(unit_counts(30, 64, np.random.default_rng(3))))
-    monkeypatch.setattr("medapps.comparison.resample.BLOCK_NUMBERS", 30 * 7)
+    monkeypatch.setattr("medapps.evaluate.statistics.BLOCK_NUMBERS", 30 * 7)
     assert np.array_equal(
         whole, np.concatenate(list(unit_counts(30, 64, np.random.default_rng(3))))
     )
@@ -85,8 +101,8 @@ def test_macro_f1_on_drawn_units_equals_scikit_learn_on_the_repeated_units():
 
 
 def test_many_units_get_fewer_draws(monkeypatch):
-    monkeypatch.setattr("medapps.comparison.resample.MOST_PICKS", 3000)
-    monkeypatch.setattr("medapps.comparison.resample.LEAST_DRAWS", 2)
+    monkeypatch.setattr("medapps.evaluate.statistics.MOST_PICKS", 3000)
+    monkeypatch.setattr("medapps.evaluate.statistics.LEAST_DRAWS", 2)
     (values,) = drawn(unit_report("med", np.arange(100.0)))
     assert len(values) == 30
 
@@ -111,10 +127,14 @@ def test_repetitions_of_one_training_are_not_counted_as_trainings():
     assert np.mean(values < units.mean() + 0.075) == pytest.approx(0.25, abs=0.03)
 
 
-def test_wilcoxon_is_scipys_and_says_one_when_nothing_differs():
-    rng = np.random.default_rng(5)
-    one, other = rng.random(40), rng.random(40)
-    assert wilcoxon(one, other) == stats.wilcoxon(one, other).pvalue
+def test_signed_rank_test_equals_counting_all_signs_and_says_one_when_nothing_differs():
+    one, other = np.array([5.0, 4.0, 9.0, 7.5, 6.0, 8.0]), np.array([4.0, 6.0, 4.0, 3.5, 3.0, 2.0])
+    difference = one - other
+    rank = np.argsort(np.argsort(np.abs(difference))) + 1
+    sums = np.array([rank @ signs for signs in product((0, 1), repeat=6)])
+    found = rank @ (difference > 0)
+    tail = min((sums >= found).mean(), (sums <= found).mean())
+    assert wilcoxon(one, other) == pytest.approx(2 * tail)
     assert wilcoxon(one, one) == 1.0
 
 
@@ -126,3 +146,21 @@ def test_bootstrap_p_value_by_hand():
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([]) == []
+
+
+def test_bootstrap_interval_of_a_mean_is_that_of_the_normal_law() -> None:
+    values = np.random.default_rng(0).standard_normal((3, 4000)) + 1
+    low, high = bootstrap_interval(values)
+    per_unit = values.mean(0)
+    half = 1.96 * per_unit.std() / np.sqrt(len(per_unit))
+    assert low == pytest.approx(per_unit.mean() - half, abs=0.15 * half)
+    assert high == pytest.approx(per_unit.mean() + half, abs=0.15 * half)
+
+
+def test_bootstrap_of_f1_surrounds_the_value() -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.integers(0, 3, 300)
+    guess = np.where(rng.random((2, 300)) < 0.7, truth, rng.integers(0, 3, (2, 300)))
+    low, high = bootstrap_f1_macro(truth, guess)
+    value = np.mean([f1_score(truth, row, average="macro") for row in guess])
+    assert low < value < high and high - low < 0.15

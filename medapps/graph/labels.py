@@ -1,0 +1,143 @@
+"""Labels: one class per user, read, checked and given ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.graph.ids import IdMap
+from medapps.graph.tables import Table
+
+MIN_USERS = 3
+"""Of a class: one to train, one to validate, one to test."""
+
+
+def read_labels(source: str | Path | pl.DataFrame, graph: Graph | None = None) -> pl.DataFrame:
+    """`user` and the label columns; with a graph, at least one user must be in it.
+
+    `source` is a file, a dataset folder or a table.
+    """
+    table = Table.of(source, "labels")
+    table.require("user")
+    if len(table.columns) < 2:
+        raise MedappsError(
+            f"{table.name} has no label column beside 'user'.", fix="Add a column with classes."
+        )
+    table.refuse_gaps("user")
+    labels = table.with_ids("user").of_graph(graph, ["user"])
+    labels = labels.select("user", pl.exclude("user"))
+    again = labels.filter(pl.col("user").is_duplicated())
+    if len(again):
+        raise MedappsError(
+            f"{again['user'].n_unique():,} users of {table.name} have more than one row, "
+            f"such as {again['user'][0]!r}.",
+            fix="Keep one row per user.",
+        )
+    return labels
+
+
+def label_columns(schema: Mapping[str, pl.DataType]) -> list[str]:
+    """Columns that can be a label: all but `user`, fractional numbers, lists and bytes."""
+    return [name for name, kind in schema.items() if name != "user" and _is_class(kind)]
+
+
+def _is_class(kind: pl.DataType) -> bool:
+    """Whether values of this type are classes: they are few, and can be written as words."""
+    return not (kind.is_float() or kind.is_nested() or kind in (pl.Binary, pl.Duration, pl.Object))
+
+
+def rare_classes(labels: pl.DataFrame, column: str) -> pl.DataFrame:
+    """(class, users) of a column, where a class has too few users to be split."""
+    counts = labels.drop_nulls(column).group_by(pl.col(column).alias("class")).len("users")
+    return counts.filter(pl.col("users") < MIN_USERS).sort("class")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The class of every labelled user."""
+
+    column: str
+    users: IdMap
+    classes: list[str]
+    """Ascending; the position is the id of the class."""
+    label: np.ndarray
+    """int64 (users,): class ids in the order of `users`."""
+    notes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, source: str | Path | pl.DataFrame, column: str | None = None, rare: str = "error"
+    ) -> Labels:
+        """The labels in a column (the first, when not given) of what `read_labels` reads.
+
+        Users without a label are left out and counted. `rare` says whether a class of fewer than
+        three users is an error or is dropped.
+        """
+        table = Table.of(source, "labels")
+        table.require("user")
+        column = _choose(table.frame.collect_schema(), column)
+        words = pl.col(column).cast(pl.String)
+        blank = words.str.strip_chars() == ""
+        frame = read_labels(source).select("user", label=pl.when(~blank).then(words))
+        notes = {"unlabelled": int(frame["label"].null_count())}
+        frame = frame.drop_nulls("label")
+        if frame.is_empty():
+            raise MedappsError(f"Column {column} of the labels is empty for every user.")
+        frame = _without_rare(frame, column, rare, notes).sort("user")
+        classes = sorted(frame["label"].unique().to_list())
+        if len(classes) < 2:
+            raise MedappsError(
+                f"Column {column} has one class only ({classes[0]!r}): there is nothing to learn.",
+                fix="Choose another column with --label.",
+            )
+        label = np.searchsorted(np.array(classes), frame["label"].to_numpy())
+        return cls(column, IdMap.of(frame["user"]), classes, label, notes)
+
+
+def _choose(schema: Mapping[str, pl.DataType], column: str | None) -> str:
+    known = label_columns(schema)
+    others = {name: kind for name, kind in schema.items() if name != "user"}
+    if not known:
+        types = ", ".join(f"{name!r} has type {kind}" for name, kind in others.items())
+        raise MedappsError(
+            f"The labels have no label column beside user: {types or 'there is no other column'}.",
+            fix="Give a column of words, whole numbers or dates.",
+        )
+    if column is None:
+        return known[0]
+    if column not in known:
+        why = "is not there"
+        if column in others:
+            kind = others[column]
+            what = "fractional numbers" if kind.is_float() else f"values of type {kind}"
+            why = f"holds {what}, not classes"
+        raise MedappsError(
+            f"Label column {column!r} {why}.", fix=f"Choose one of: {', '.join(known)} (--label)."
+        )
+    return column
+
+
+def _without_rare(
+    frame: pl.DataFrame, column: str, rare: str, notes: dict[str, int]
+) -> pl.DataFrame:
+    few = rare_classes(frame, "label")
+    if few.is_empty():
+        return frame
+    if rare == "drop":
+        kept = frame.filter(~pl.col("label").is_in(few["class"].implode()))
+        notes |= {"rare_classes": len(few), "rare_users": len(frame) - len(kept)}
+        if kept.is_empty():
+            raise MedappsError(f"No class of {column} has {MIN_USERS} users or more.")
+        return kept
+    raise MedappsError(
+        f"Class {few['class'][0]!r} of {column} has {few['users'][0]} users and "
+        f"{len(few)} of {frame['label'].n_unique()} classes have fewer than {MIN_USERS}: "
+        "each class needs one user to train, one to validate and one to test.",
+        fix="Merge these classes, or leave them out with --set label.rare=drop.",
+    )
