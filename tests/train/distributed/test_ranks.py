@@ -124,10 +124,10 @@ def test_checkpoints_hold_no_pickle(launched, folder):
         ("altered", r"shard_00000.safetensors was altered"),
         ("graph", r"is a checkpoint of another graph"),
         ("dims", r"another config: dims=\[4, 16\], now \[4, 20\]"),
-        ("configs", r"Process 1 has another config than process 0: lr=0.2, not 0.1"),
+        ("configs", r"Process 1 has another config than process 0: optimiser.lr=0.2, not 0.1"),
         ("seeds", r"Process 1 has another config than process 0: seed=1, not 0"),
         ("graphs", r"Process \d has another graph than process 0: triples=\d+, not \d+"),
-        ("tiny", r"1 entities cannot be shared by \d ranks"),
+        ("tiny", r"1 entities cannot be shared by \d processes"),
         ("folders", r"Process 1 has another workspace than process 0"),
     ],
 )
