@@ -32,7 +32,7 @@ from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.problem import prepare
 from medapps.recommend.run import train_recommender
 from medapps.stages import Bench, graph_stage, train_stage
-from medapps.store import Workspace
+from medapps.store import REPLACE, Workspace
 from medapps.train.config import MedConfig
 
 
@@ -76,7 +76,7 @@ def crops(bench: Bench, embedding: Embedding) -> list[tuple[Crop, int]]:
         for dtype in DTYPES:
             digest = embedding.manifest.digest[:8] if embedding.manifest else "new"
             folder = bench.workspace.root / "crop_quality" / f"{digest}-{dim}-{dtype}"
-            crop = export_crop(embedding.crop(dim), folder, dtype=dtype, force=True)
+            crop = export_crop(embedding.crop(dim), folder, dtype=dtype, provenance=REPLACE)
             assert crop.manifest is not None
             made.append((crop, crop.manifest.bytes))
     return made

@@ -274,7 +274,7 @@ def _perform(
 
 def _look_after(job: Job) -> None:
     """Before a command uses a workspace: is it one, was it moved, did a process die in it?"""
-    from medapps.runstore import check_places, mend
+    from medapps.tracking.sqlite import check_places, mend
 
     if job.command == "doctor" or job.dump_config:
         return

@@ -13,6 +13,7 @@ from medapps.graph.graph import Graph
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.graph import log_graph
 from medapps.stages.train import naming_signal
+from medapps.store import Provenance
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def baseline_stage(
                 checkpoint_dir=checkpoints,
                 searches=bench.workspace.root / "searches",
             )
-        crop.save(folder, config=settings, parents=dict(parents), force=True)
+        crop.save(folder, Provenance(settings, parents, ours=True))
         shutil.rmtree(checkpoints, ignore_errors=True)
 
     return carry_out(bench, stage, make, load_crop)

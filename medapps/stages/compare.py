@@ -10,7 +10,7 @@ from medapps.comparison.grid import markdown
 from medapps.comparison.table import TIERS, Comparison, compare
 from medapps.comparison.write import KIND, load_comparison, save_comparison
 from medapps.stages.bench import REVISION, Bench
-from medapps.store import stage_key
+from medapps.store import Provenance, stage_key
 from medapps.tracking import Run
 
 
@@ -33,7 +33,7 @@ def compare_stage(
         return load_comparison(folder), folder
     table = compare([one.report for one in found], reference=reference, tiers=tiers, seed=seed)
     about = {"study": study, "reports": [one.folder.name for one in found]}
-    save_comparison(table, folder, about=about, parents=parents)
+    save_comparison(table, folder, Provenance(parents=parents, ours=True), about)
     run = open_run()
     run.describe(markdown(table))
     for file in sorted(folder.iterdir()):

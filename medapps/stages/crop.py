@@ -23,6 +23,7 @@ from medapps.stages.bench import Bench, Stage, carry_out, stage_run
 from medapps.store import (
     MANIFEST,
     Manifest,
+    Provenance,
     Workspace,
     digest_of,
     read_manifest,
@@ -87,11 +88,14 @@ def crop_stage(
             names=names,
             relations=config.relations,
             about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
-            config=settings,
-            parents={"source": digest}
-            | ({"run": run.id} if run.id else {})
-            | ({"training_run": training} if training else {}),
-            force=bench.force or out is None,
+            provenance=Provenance(
+                settings,
+                {"source": digest}
+                | ({"run": run.id} if run.id else {})
+                | ({"training_run": training} if training else {}),
+                force=bench.force,
+                ours=out is None,
+            ),
         )
         seconds = time.perf_counter() - began
         run.metrics(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from medapps.graph.graph import Graph
 from medapps.stages.bench import REVISION, Bench
-from medapps.store import digest_of, file_digest, stage_key
+from medapps.store import Provenance, digest_of, file_digest, stage_key
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def graph_stage(bench: Bench, path: Path, config: GraphConfig) -> tuple[Graph, P
         if graph.source == str(files["train"].parent.resolve()):
             return graph, done
     folder = bench.workspace.folder("graph", key)
-    graph = read_graph(path, config).save(folder, config=config.plain(), force=True)
+    graph = read_graph(path, config).save(folder, Provenance(config.plain(), ours=True))
     return graph, folder
 
 

@@ -16,7 +16,7 @@ from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.newest import newest_graph
 from medapps.stages.origin import origin_of
 from medapps.stages.vectors import find_vectors
-from medapps.store import Workspace
+from medapps.store import Provenance, Workspace
 from medapps.tracking import Run
 
 
@@ -67,7 +67,7 @@ def rank_stage(
             run.metrics(report.cost)
             for name, table in report.tables.items():
                 run.text(table.write_csv(), f"{name}.csv")
-            report.save(folder, config=dict(stage.config), parents=dict(stage.parents), force=True)
+            report.save(folder, Provenance(stage.config, stage.parents, ours=True))
 
         out.append(carry_out(bench, stage, make, Report.load))
     return out

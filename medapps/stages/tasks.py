@@ -14,7 +14,7 @@ from medapps.report import Report
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.origin import Origin
 from medapps.stages.vectors import Vectors
-from medapps.store import digest_of, file_digest
+from medapps.store import Provenance, digest_of, file_digest
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
@@ -178,19 +178,15 @@ def _task_stage(
         options = {key: value for key, value in settings.items() if key != "seeds"}
         report = origin.mark(report, options)
         run.metrics(report.cost)
-        given: dict[str, Any] = {
-            "config": dict(stage.config),
-            "parents": dict(stage.parents),
-            "force": True,
-        }
+        given = Provenance(stage.config, stage.parents, ours=True)
         if model_kind is not None and save is not None:
             kept = bench.workspace.folder(model_kind, stage.key)
-            save(kept, **given)
+            save(kept, given)
             if model_kind == "recommender":
                 from medapps.serve.recommender_register import log_recommender
 
                 log_recommender(run, kept)
-        report.save(folder, **given)
+        report.save(folder, given)
 
     if model_kind is not None and not bench.workspace.finished(model_kind, stage.key):
         bench = replace(bench, force=True)

@@ -12,6 +12,7 @@ from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
 from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.graph import log_graph
+from medapps.store import Provenance
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def train_stage(
             )
         settings = dict(stage.config)
         parents = dict(stage.parents) | ({"run": run.id} if run.id else {})
-        embedding.save(folder, config=settings, parents=parents, force=True)
+        embedding.save(folder, Provenance(settings, parents, ours=True))
         shutil.rmtree(checkpoints, ignore_errors=True)
 
     return carry_out(bench, stage, make, Embedding.load)

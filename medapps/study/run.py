@@ -21,7 +21,7 @@ from medapps.comparison.write import save_comparison
 from medapps.errors import MedappsError
 from medapps.settings import Settings
 from medapps.stages import Bench, compare_stage, graph_stage
-from medapps.store import digest_of, read_manifest, write_text
+from medapps.store import Provenance, digest_of, read_manifest, write_text
 from medapps.study.data import data_folder
 from medapps.study.measure import Measuring
 from medapps.study.plan import settings_for
@@ -141,5 +141,5 @@ def _joined(
         manifests = (read_manifest(path, kind="comparison") for _, path in tables)
         reports = [key for manifest in manifests for key in manifest.about["reports"]]
         about = {"study": name, "reports": reports}
-        save_comparison(whole, folder, about=about, parents=parents)
+        save_comparison(whole, folder, Provenance(parents=parents, ours=True), about)
     return whole, folder
