@@ -462,7 +462,7 @@ import resource, signal
 from pathlib import Path
 import polars as pl
 from medapps.errors import MedappsError
-from medapps.cli.tell import write_table
+from medapps.store import write_table
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for name in ("t.parquet", "t.csv"):
     write_table(pl.DataFrame({"x": [1]}), Path(name))
@@ -529,7 +529,7 @@ def test_synth_on_a_full_disk(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv"])
 def test_a_full_disk_leaves_the_old_file(name: str, small_disk: Path) -> None:
-    from medapps.cli.tell import write_table
+    from medapps.store import write_table
 
     write_table(pl.DataFrame({"x": [1]}), small_disk / name)
     before = (small_disk / name).read_bytes()

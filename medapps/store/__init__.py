@@ -7,10 +7,12 @@ a user asks for in the same way.
 from __future__ import annotations
 
 from medapps.store.files import (
+    check_table_name,
     disk_errors,
     lock,
     refuse_output,
     replacing,
+    write_table,
     write_text,
 )
 from medapps.store.manifest import MANIFEST, Manifest, digest_of, file_digest
@@ -27,6 +29,7 @@ __all__ = [
     "Manifest",
     "Provenance",
     "Workspace",
+    "check_table_name",
     "digest_of",
     "disk_errors",
     "file_digest",
@@ -37,6 +40,7 @@ __all__ = [
     "replacing",
     "stage_key",
     "usable",
+    "write_table",
     "write_text",
     "writing",
 ]

@@ -10,11 +10,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from medapps.errors import MedappsError
 from medapps.store.manifest import MANIFEST
 
+if TYPE_CHECKING:
+    import polars as pl
+
+_TABLES = (".parquet", ".csv", ".tsv")
 PATIENCE = 0.5
 """Seconds after which a lock is held by another writer, not by a reader."""
 
@@ -66,6 +70,29 @@ def replacing(
             sync(place.parent)
         finally:
             part.unlink(missing_ok=True)
+
+
+def check_table_name(out: Path) -> None:
+    """Refuse a table whose form its name does not tell."""
+    if out.suffix not in _TABLES:
+        raise MedappsError(
+            f"Cannot tell the format of {out}.", fix="End the name in .parquet, .csv or .tsv."
+        )
+
+
+def write_table(table: pl.DataFrame, out: Path, *, force: bool = False) -> None:
+    """Write Parquet, CSV or TSV by the ending of the name; lists become text in the latter."""
+    import polars as pl
+
+    with replacing(out, force=force) as part:
+        if out.suffix == ".parquet":
+            table.write_parquet(part)
+            return
+        lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
+        flat = table.with_columns(
+            pl.col(name).cast(pl.List(pl.String)).list.join(";") for name in lists
+        )
+        flat.write_csv(part, separator="," if out.suffix == ".csv" else "\t")
 
 
 def write_text(path: Path, text: str) -> None:
