@@ -13,7 +13,7 @@ from typing import Any
 # Idle OpenMP threads sleep after a short spin: on a busy machine the default costs tenfold time.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Graph": "medapps.graph.graph",

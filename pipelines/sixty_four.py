@@ -24,7 +24,7 @@ from statistics import median
 from time import perf_counter, process_time
 
 import numpy as np
-from script import bench_of, options, say, settings_of, start, table
+from script import options, runner_of, say, settings_of, start, table
 
 import medapps as ma
 from medapps.settings import Settings
@@ -59,8 +59,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=None, help="passes; else the config's")
     given = parser.parse_args()
-    bench, settings = bench_of(given), settings_of(given, given.data)
-    graph, _ = graph_stage(bench, given.data, settings.graph)
+    runner, settings = runner_of(given), settings_of(given, given.data)
+    graph, _ = graph_stage(runner, given.data, settings.graph)
     epochs = given.epochs or settings.train.epochs
     train = one_pass(settings.train, given.dims)
     settings = settings.model_copy(update={"train": train})

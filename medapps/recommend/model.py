@@ -20,7 +20,7 @@ from medapps.recommend.known_pairs import KnownPairs
 from medapps.recommend.network import NeuMF, arrays_of
 from medapps.recommend.problem import Problem
 from medapps.recommend.ranking import PAIRS, Scorer, worst_nan_
-from medapps.store import read_manifest, usable, writing
+from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -178,19 +178,10 @@ class Recommender:
             }
         )
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
-    ) -> None:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the recommender as a folder."""
         ncf = self.config.plain()
-        with writing(
-            folder, kind="recommender", config=config or ncf, parents=parents, force=force
-        ) as draft:
+        with writing(folder, kind="recommender", provenance=provenance) as draft:
             draft.arrays("model.safetensors", arrays_of(self.model))
             beside: dict[str, np.ndarray] = {"seen": self.seen.keys, "unknown": self.unknown}
             if self.service is not None and self.scaling is not None:

@@ -13,9 +13,10 @@ from medapps.crop.service import (
     Scaling,
     Source,
     UserVectors,
-    random_control,
-    shuffled_control,
     user_vectors,
+)
+from medapps.crop.service import (
+    control as control_vectors,
 )
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import coverage, rank_metrics, reward
@@ -77,8 +78,7 @@ def train_recommender(
     """`recommend_products` on a prepared study, with the model of the best seed."""
     vectors = None if source is None else user_vectors(source, study.users)
     if vectors is not None and control is not None:
-        make = {"random": random_control, "shuffled": shuffled_control}[control]
-        vectors = make(vectors, 0)
+        vectors = control_vectors(control, vectors, 0)
     scaling, service = scaled_service(vectors, study, config.ncf)
     config, first = _regularised(study, service, config, seeds[0], _logger(run, seeds[0]))
     fits: list[NcfFit] = []

@@ -18,7 +18,7 @@ from medapps.crop.quantize import quantize
 from medapps.errors import MedappsError
 from medapps.recommend.model import Recommender
 from medapps.recommend.network import NeuMF
-from medapps.store import writing
+from medapps.store import Provenance, writing
 
 
 class Device(nn.Module):
@@ -64,7 +64,7 @@ def export_onnx(
         example.append(torch.zeros(1, model.service_dim))
         names.append("service")
         shapes.append(None)
-    with writing(folder, kind="bundle", force=force) as draft:
+    with writing(folder, kind="bundle", provenance=Provenance(force=force)) as draft:
         with warnings.catch_warnings():  # torch's exporter warns about its own inside
             warnings.simplefilter("ignore")
             torch.onnx.export(

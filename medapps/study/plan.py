@@ -6,11 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from medapps.config import full_key, nested, validate
+from medapps.methods import CONTROLS, REFERENCES, SIZELESS
 from medapps.settings import Settings
-from medapps.study.config import CONTROLS, REFERENCES, StudyConfig, StudyData, StudyTask
-
-SIZELESS = REFERENCES | {"none", "oracle"}
-"""Controls and references that are the same at every size."""
+from medapps.study.config import StudyConfig, StudyData, StudyTask
 
 
 def settings_for(settings: Settings, item: StudyData) -> Settings:
@@ -37,9 +35,9 @@ def methods_of(study: StudyConfig, task: StudyTask) -> tuple[str, ...]:
     """The methods of a task: controls have no triples to rank, references only recommend."""
     methods = task.methods or study.methods
     if task.task == "rank":
-        return tuple(m for m in methods if m not in CONTROLS | REFERENCES)
+        return tuple(m for m in methods if m not in CONTROLS + REFERENCES)
     if task.task == "label":
-        return tuple(m for m in methods if m not in REFERENCES | {"none"})
+        return tuple(m for m in methods if m not in (*REFERENCES, "none"))
     return methods
 
 

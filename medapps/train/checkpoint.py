@@ -17,7 +17,7 @@ from torch import Tensor
 from medapps.arrays import Blocks, bfloat16, forget, open_arrays
 from medapps.config import flat
 from medapps.errors import MedappsError
-from medapps.store import MANIFEST, read_manifest, writing
+from medapps.store import MANIFEST, REPLACE, read_manifest, writing
 from medapps.train.tables.bf16 import as_numpy, as_tensor
 
 MACHINE = ("hardware.threads", "hardware.checkpoint_seconds")
@@ -49,7 +49,7 @@ def save_checkpoint(
     folder: Path, tensors: dict[str, Tensor], counters: Counters, identity: dict[str, Any]
 ) -> None:
     """Replace the checkpoint in `folder` in one step."""
-    with writing(folder, kind="checkpoint", force=True) as draft:
+    with writing(folder, kind="checkpoint", provenance=REPLACE) as draft:
         arrays: dict[str, np.ndarray | Blocks] = {}
         for name, tensor in tensors.items():
             array = as_numpy(tensor)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,15 @@ from torch.futures import Future
 
 from medapps.arrays import Blocks, open_arrays, write_arrays
 from medapps.errors import MedappsError
-from medapps.store import VERIFY_BELOW, Draft, disk_errors, read_manifest, writing
+from medapps.store import (
+    REPLACE,
+    VERIFY_BELOW,
+    Draft,
+    Provenance,
+    disk_errors,
+    read_manifest,
+    writing,
+)
 from medapps.train.checkpoint import Counters, check_identity
 from medapps.train.distributed.group import Group, talking
 from medapps.train.tables.bf16 import as_numpy, as_tensor
@@ -54,14 +62,13 @@ def writing_together(
     folder: Path,
     *,
     kind: str,
-    config: Mapping[str, Any] | None = None,
-    parents: Mapping[str, str] | None = None,
+    provenance: Provenance = REPLACE,
 ) -> Iterator[Draft]:
     """`store.writing` by all: process 0 opens and seals the folder, everybody writes into it."""
     with ExitStack() as stack:
 
         def begin() -> str:
-            draft = writing(folder, kind=kind, config=config, parents=parents, force=True)
+            draft = writing(folder, kind=kind, provenance=provenance)
             mine.append(stack.enter_context(draft))
             return str(mine[0].folder.resolve())
 

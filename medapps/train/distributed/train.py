@@ -11,7 +11,6 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from medapps.config import flat
 from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.store import disk_errors
+from medapps.store import REPLACE, Provenance, disk_errors
 from medapps.tracking import NO_RUN
 from medapps.train.checkpoint import MACHINE
 from medapps.train.config import MedConfig
@@ -38,8 +37,7 @@ def train_sharded(
     folder: Path,
     session: Session,
     *,
-    settings: dict[str, Any] | None = None,
-    parents: dict[str, str] | None = None,
+    provenance: Provenance = REPLACE,
 ) -> Embedding:
     """Train with all processes of the group and write the embedding to `folder`; called by all."""
     check_processes(group, graph, config, session.seed, session.resume)
@@ -56,7 +54,7 @@ def train_sharded(
         "peak_rss_bytes": max(peak for peak, _ in seen),
         "wire_bytes": sum(sent for _, sent in seen),
     }
-    return save_together(group, replace(part, metrics=metrics), folder, settings, parents)
+    return save_together(group, replace(part, metrics=metrics), folder, provenance)
 
 
 def check_processes(group: Group, graph: Graph, config: MedConfig, seed: int, resume: bool) -> None:
@@ -92,20 +90,14 @@ def check_shared(group: Group, folder: Path) -> None:
 
 
 def save_together(
-    group: Group,
-    part: Embedding,
-    folder: Path,
-    settings: dict[str, Any] | None,
-    parents: dict[str, str] | None,
+    group: Group, part: Embedding, folder: Path, provenance: Provenance = REPLACE
 ) -> Embedding:
     """Write one embedding of which every process has its rows; loads it memory-mapped."""
     rows = Sharded(group, len(part.entity_ids))
     first, _ = rows.place(len(part.entities))
     group.agree(lambda: part.refuse_broken(first))
-    parents = {"graph": part.graph_digest} | (parents or {})
-    with writing_together(
-        group, folder, kind="embedding", config=settings, parents=parents
-    ) as draft:
+    provenance = provenance.of(graph=part.graph_digest)
+    with writing_together(group, folder, kind="embedding", provenance=provenance) as draft:
         if group.rank == 0:
             code = "BF16" if part.entities.dtype == np.uint16 else None
             shape = (rows.rows, part.entities.shape[1])
