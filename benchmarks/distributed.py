@@ -84,16 +84,18 @@ def environment() -> dict[str, Any]:
 
 def config_of(options: argparse.Namespace) -> MedConfig:
     """64 negatives shared by each chunk of 1024 positives, one thread."""
-    return MedConfig(
-        dims=tuple(options.dims),
-        epochs=1,
-        batch=options.batch,
-        chunk=min(1024, options.batch),
-        negatives=64,
-        filter_known=False,
-        table=options.table,
-        threads=1,
-        device="cpu",
+    return MedConfig.model_validate(
+        {
+            "dims": tuple(options.dims),
+            "epochs": 1,
+            "batch": options.batch,
+            "chunk": min(1024, options.batch),
+            "negatives": 64,
+            "filter_known": False,
+            "table": options.table,
+            "threads": 1,
+            "device": "cpu",
+        }
     )
 
 

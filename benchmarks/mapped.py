@@ -55,14 +55,16 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         none[:, 0],
         digest="made-up",
     )
-    config = MedConfig(
-        dims=(10, 100, 500),
-        epochs=1,
-        batch=1024,
-        chunk=1024,
-        negatives=64,
-        table=options.step,
-        memory=options.memory if options.step == "mmap" else None,
+    config = MedConfig.model_validate(
+        {
+            "dims": (10, 100, 500),
+            "epochs": 1,
+            "batch": 1024,
+            "chunk": 1024,
+            "negatives": 64,
+            "table": options.step,
+            "memory": options.memory if options.step == "mmap" else None,
+        }
     )
     plan = {}
     if options.step == "mmap":

@@ -80,7 +80,8 @@ def contender(
         small = new_model(config, 1, relations, 0)
         square = torch.zeros(entities, len(config.dims))
         optimiser = replace(small.entity_optimiser, state={"square": square})
-        model = replace(small, **like.tables(), entity_optimiser=optimiser)
+        tables = like.entities, like.relations
+        model = replace(small, entities=tables[0], relations=tables[1], entity_optimiser=optimiser)
     known = KnownTriples.of(triples, entities) if config.sampling.filter_known else None
     return Contender(
         MedStep(Engine(model), Weights.of(config, bounded=model.scorer.measure.is_distance)),
@@ -274,9 +275,8 @@ def by_entities(shape: dict[str, Any], steps: int) -> dict[str, float]:
     largest = contender(config, made_up(sizes[-1], 15, 400_000), sizes[-1], 15)
     runners = {}
     for size in sizes:  # a smaller graph uses the first rows of the largest table
-        tables = largest.step.tables
-        part = Model(tables.entities[:size], tables.relations, tables.entity_optimiser,
-                      tables.relation_optimiser)  # fmt: skip
+        whole = largest.step.engine.model
+        part = replace(whole, entities=whole.entities[:size])
         runners[size] = contender(config, made_up(size, 15, 400_000), size, 15, like=part)
         runners[size].run(3, record=False)
     for _ in range(5):
@@ -291,7 +291,7 @@ def by_triples(shape: dict[str, Any]) -> dict[str, float]:
     out, tables = {}, None
     for size in (100_000, 300_000, 1_000_000, 2_000_000):
         runner = contender(config, made_up(200_000, 15, size), 200_000, 15, like=tables)
-        tables = runner.step.tables
+        tables = runner.step.engine.model
         runner.run(3, record=False)
         runner.run(runner.sampler.steps)
         out[str(size)] = runner.cpu[0] * runner.sampler.steps
