@@ -31,7 +31,9 @@ from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
 from medapps.train.batches.negatives import sampler_of
 from medapps.train.config import MedConfig
-from medapps.train.distributed.wire import sent_bytes
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the prediction is one of the tests'
+from tests.train.distributed.wire import sent_bytes
 
 RELATIONS = 15
 WARM = 5
@@ -82,16 +84,18 @@ def environment() -> dict[str, Any]:
 
 def config_of(options: argparse.Namespace) -> MedConfig:
     """64 negatives shared by each chunk of 1024 positives, one thread."""
-    return MedConfig(
-        dims=tuple(options.dims),
-        epochs=1,
-        batch=options.batch,
-        chunk=min(1024, options.batch),
-        negatives=64,
-        filter_known=False,
-        table=options.table,
-        threads=1,
-        device="cpu",
+    return MedConfig.model_validate(
+        {
+            "dims": tuple(options.dims),
+            "epochs": 1,
+            "batch": options.batch,
+            "chunk": min(1024, options.batch),
+            "negatives": 64,
+            "filter_known": False,
+            "table": options.table,
+            "threads": 1,
+            "device": "cpu",
+        }
     )
 
 
@@ -144,9 +148,9 @@ def work(options: argparse.Namespace) -> None:
     from medapps.errors import Interrupted
     from medapps.train.distributed.group import joined, launched
     from medapps.train.distributed.sharded import Sharded
-    from medapps.train.loop import train_med
+    from medapps.train.med import train_med
     from medapps.train.memory import peak_rss_bytes
-    from medapps.train.process_group import ALONE
+    from medapps.train.process_group import SINGLE
 
     graph, config = graph_of(options), config_of(options)
     before = peak_rss_bytes()
@@ -162,13 +166,13 @@ def work(options: argparse.Namespace) -> None:
             return number is None
 
         try:
-            train_med(graph, config, stop=stop, peers=peers)
+            train_med(graph, config, stop=stop, group=peers)
         except Interrupted:
             return
 
     sent: list[dict[str, float]] = [{}]
     if not launched():
-        train(ALONE, Counter())
+        train(SINGLE, Counter())
         peaks = [peak_rss_bytes()]
     else:
         with joined("cpu") as group:
@@ -184,7 +188,7 @@ def work(options: argparse.Namespace) -> None:
         json.dumps(
             {
                 "seconds_per_step": seconds,
-                "triples_per_second": config.batch / seconds,
+                "triples_per_second": config.sampling.batch / seconds,
                 **grown,
                 "counted_bytes_per_step": counted,
                 "kernel_bytes_per_step": (marks[1][1] - marks[0][1]) / options.steps,
@@ -214,7 +218,7 @@ def predicted(options: argparse.Namespace, world: int, entities: int) -> float:
     for step in steps:
         parts = [replace(whole, part=(rank, world)).batch(0, step) for rank in range(world)]
         sizes = {"width": width, "relation_width": width}
-        number = 2 if config.table == "bf16" else 4
+        number = 2 if config.hardware.table == "bf16" else 4
         each = sent_bytes(parts, entities, RELATIONS, **sizes, number=number)
         total += sum(sum(one.values()) for one in each)
     return total / len(steps)

@@ -96,11 +96,12 @@ def synth(options: argparse.Namespace) -> dict[str, Any]:
 def read(options: argparse.Namespace) -> dict[str, Any]:
     """From Parquet to a saved and verified Graph."""
     from medapps.graph.read import read_graph
+    from medapps.store import REPLACE
 
     began = time.perf_counter()
     graph = read_graph(options.kg)
     in_memory = time.perf_counter() - began
-    saved = graph.save(options.folder / "graph", force=True)
+    saved = graph.save(options.folder / "graph", REPLACE)
     return {
         **saved.counts(),
         "read_seconds": round(in_memory, 2),

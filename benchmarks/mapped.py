@@ -33,8 +33,8 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     from medapps.graph.graph import Graph
     from medapps.graph.ids import IdMap
     from medapps.train.config import MedConfig
-    from medapps.train.loop import train_med
-    from medapps.train.memory import peak_rss_bytes, plan_mapped
+    from medapps.train.med import train_med
+    from medapps.train.memory import Sizes, peak_rss_bytes, plan_mapped
 
     file = options.folder / "triples.safetensors"
     if not file.exists():
@@ -55,19 +55,21 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         none[:, 0],
         digest="made-up",
     )
-    config = MedConfig(
-        dims=(10, 100, 500),
-        epochs=1,
-        batch=1024,
-        chunk=1024,
-        negatives=64,
-        table=options.step,
-        memory=options.memory if options.step == "mmap" else None,
+    config = MedConfig.model_validate(
+        {
+            "dims": (10, 100, 500),
+            "epochs": 1,
+            "batch": 1024,
+            "chunk": 1024,
+            "negatives": 64,
+            "table": options.step,
+            "memory": options.memory if options.step == "mmap" else None,
+        }
     )
     plan = {}
     if options.step == "mmap":
-        sizes = options.entities, 15, 500, options.triples
-        plan = vars(plan_mapped(*sizes, config))
+        sizes = Sizes(options.entities, 15, options.triples, config)
+        plan = vars(plan_mapped(sizes))
     folder = options.folder / options.step
     began = process_time()
     trained = train_med(graph, config, checkpoint_dir=folder / "state")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from medapps.crop.score import ScoreSpec
-from medapps.evaluate.filtered_ranking import rank_tables
+from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.graph.graph import KnownTriples
 from medapps.train.memory import keep_pages, peak_rss_bytes
 
@@ -60,11 +60,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     specs = tuple(ScoreSpec() for _ in DIMS)
     before = peak_rss_bytes()
     wall, cpu = perf_counter(), process_time()
-    together = rank_tables(e, r, DIMS, specs, triples, known)
+    together = rank_tables(Tables(e, r, DIMS, specs), triples, known)
     wall, cpu = perf_counter() - wall, process_time() - cpu
     separate = perf_counter()
     for i, dim in enumerate(DIMS):
-        alone = rank_tables(e, r, (dim,), (specs[i],), triples, known)
+        alone = rank_tables(Tables(e, r, (dim,), (specs[i],)), triples, known)
         assert np.array_equal(alone.ranks[0], together.ranks[i])
     separate = perf_counter() - separate
     return {

@@ -27,14 +27,14 @@ import numpy as np
 
 from medapps.graph.graph import KnownTriples
 from medapps.model.rules import RULES
-from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import Sampler, sampler_of
-from medapps.train.build import make_tables, make_tiers
 from medapps.train.config import MedConfig
 from medapps.train.loop import LOOK
-from medapps.train.loss.submodels import Weights
+from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.med_step import MedStep
 from medapps.train.memory import keep_pages, peak_rss_bytes
-from medapps.train.step import PHASES, Clock, Step, Tables, Tiers
+from medapps.train.model import Model, new_model
+from medapps.train.step import PHASES, Engine
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 
@@ -46,8 +46,8 @@ FB15K237 = (14_541, 237, 272_115)
 class Contender:
     """A training that can do some more steps and remembers how long they took."""
 
-    step: Step
-    tiers: Tiers
+    step: MedStep
+    models: SubModels
     sampler: Sampler
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -56,10 +56,10 @@ class Contender:
     def run(self, steps: int, *, record: bool = True) -> None:
         wall, cpu = perf_counter(), process_time()
         for _ in range(steps):
-            self.step.clock.mark(None)
+            self.step.engine.clock.mark(None)
             batch = self.sampler.batch(0, self.done % self.sampler.steps)
-            self.step.clock.mark("sample")
-            self.step(batch, self.tiers, 0.1, self.done, value=self.done % LOOK == 0)
+            self.step.engine.clock.mark("sample")
+            self.step(batch, self.models, 0.1, self.done, value=self.done % LOOK == 0)
             self.done += 1
         if record:
             self.wall.append((perf_counter() - wall) / steps)
@@ -71,21 +71,21 @@ def contender(
     triples: np.ndarray,
     entities: int,
     relations: int,
-    like: Tables | None = None,
+    like: Model | None = None,
 ) -> Contender:
     """A training on made-up triples; `like` lends its tables, so that a million rows exist once."""
-    scorer = make_scorer(config.scorer, config.norm, bf16=config.precision == "bf16")
     if like is None:
-        tables = make_tables(config, scorer, entities, relations, 0, CPU)
+        model = new_model(config, entities, relations, 0)
     else:
-        small = make_tables(config, scorer, 1, relations, 0, CPU)
+        small = new_model(config, 1, relations, 0)
         square = torch.zeros(entities, len(config.dims))
         optimiser = replace(small.entity_optimiser, state={"square": square})
-        tables = Tables(like.entities, like.relations, optimiser, small.relation_optimiser)
-    known = KnownTriples.of(triples, entities) if config.filter_known else None
+        tables = like.entities, like.relations
+        model = replace(small, entities=tables[0], relations=tables[1], entity_optimiser=optimiser)
+    known = KnownTriples.of(triples, entities) if config.sampling.filter_known else None
     return Contender(
-        Step(scorer, Weights.of(config, bounded=scorer.bounded), tables, clock=Clock()),
-        make_tiers(config, scorer, CPU),
+        MedStep(Engine(model), Weights.of(config, bounded=model.scorer.measure.is_distance)),
+        SubModels.of(config, 1.0, CPU),
         sampler_of(triples, entities, config, 0, known),
     )
 
@@ -102,7 +102,7 @@ def compare(one: Contender, other: Contender, rounds: int, steps: int) -> tuple[
     """Median over rounds of one's time over the other's: wall clock and processor."""
     for c in (one, other):
         c.run(3, record=False)
-        c.step.clock.seconds.update(dict.fromkeys(PHASES, 0.0))
+        c.step.engine.clock.seconds.update(dict.fromkeys(PHASES, 0.0))
     for _ in range(rounds):
         one.run(steps)
         other.run(steps)
@@ -137,17 +137,19 @@ def fractions(c: Contender, config: MedConfig, speed: dict[str, float]) -> dict[
     row that must be read or written once.
     """
     width, n = config.dims[-1] * RULES[config.scorer].REALS[0], len(config.dims)
-    rows = 2 * config.batch + config.negatives * -(-config.batch // config.chunk)
+    rows = 2 * config.sampling.batch + config.sampling.negatives * -(
+        -config.sampling.batch // config.sampling.chunk
+    )
     steps = c.done - 3
-    flops = 3 * 2 * config.batch * config.negatives * width
+    flops = 3 * 2 * config.sampling.batch * config.sampling.negatives * width
     traffic = {
-        "gather": 4 * width * 2 * (rows + config.batch),
-        "loss": 4 * n * config.batch * config.negatives * 2,
-        "update": 4 * width * 3 * (rows + config.batch),
+        "gather": 4 * width * 2 * (rows + config.sampling.batch),
+        "loss": 4 * n * config.sampling.batch * config.sampling.negatives * 2,
+        "update": 4 * width * 3 * (rows + config.sampling.batch),
     }
     out: dict[str, Any] = {}
     for phase in PHASES:
-        seconds = c.step.clock.seconds[phase] / steps
+        seconds = c.step.engine.clock.seconds[phase] / steps
         out[phase] = {"milliseconds": 1e3 * seconds}
         if phase == "score":
             out[phase]["of_gemm"] = flops / seconds / 1e9 / speed["gemm_gflops"]
@@ -189,7 +191,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
     keep_pages()
     rounds, steps = (3, 5) if arguments.quick else (9, 20)
-    shape = {"batch": 1024, "chunk": 1024, "negatives": 64, "precision": arguments.precision}
+    shape = {"batch": 1024, "chunk": 1024, "negatives": 64}
     shape |= {"scorer": arguments.scorer} | ({"norm": arguments.norm} if arguments.norm else {})
     result: dict[str, Any] = {
         "scorer": arguments.scorer,
@@ -204,7 +206,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         three = MedConfig(dims=(10, 100, 500), **shape)
         one = MedConfig(dims=(500,), **shape)
         med = contender(three, triples, entities, 15)
-        single = contender(one, triples, entities, 15, like=med.step.tables)
+        single = contender(one, triples, entities, 15, like=med.step.engine.model)
         ratio, ratio_cpu = compare(med, single, rounds, steps)
         result |= {
             "entities": entities,
@@ -253,7 +255,10 @@ def times_pykeen(config: MedConfig, triples: np.ndarray, rounds: int) -> dict[st
             theirs.append(epoch())
     mine = zip(ours.wall, ours.cpu, strict=True)
     ratios = [
-        [peer / size / (own / config.batch) for peer, own in zip(pair, own_pair, strict=True)]
+        [
+            peer / size / (own / config.sampling.batch)
+            for peer, own in zip(pair, own_pair, strict=True)
+        ]
         for pair, own_pair in zip(theirs, mine, strict=True)
     ]
     return {
@@ -270,15 +275,14 @@ def by_entities(shape: dict[str, Any], steps: int) -> dict[str, float]:
     largest = contender(config, made_up(sizes[-1], 15, 400_000), sizes[-1], 15)
     runners = {}
     for size in sizes:  # a smaller graph uses the first rows of the largest table
-        tables = largest.step.tables
-        part = Tables(tables.entities[:size], tables.relations, tables.entity_optimiser,
-                      tables.relation_optimiser)  # fmt: skip
+        whole = largest.step.engine.model
+        part = replace(whole, entities=whole.entities[:size])
         runners[size] = contender(config, made_up(size, 15, 400_000), size, 15, like=part)
         runners[size].run(3, record=False)
     for _ in range(5):
         for runner in runners.values():
             runner.run(steps)
-    return {str(size): 1e6 * median(r.wall) / config.batch for size, r in runners.items()}
+    return {str(size): 1e6 * median(r.wall) / config.sampling.batch for size, r in runners.items()}
 
 
 def by_triples(shape: dict[str, Any]) -> dict[str, float]:
@@ -287,7 +291,7 @@ def by_triples(shape: dict[str, Any]) -> dict[str, float]:
     out, tables = {}, None
     for size in (100_000, 300_000, 1_000_000, 2_000_000):
         runner = contender(config, made_up(200_000, 15, size), 200_000, 15, like=tables)
-        tables = runner.step.tables
+        tables = runner.step.engine.model
         runner.run(3, record=False)
         runner.run(runner.sampler.steps)
         out[str(size)] = runner.cpu[0] * runner.sampler.steps
@@ -326,7 +330,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--scorer", choices=tuple(RULES), default="transe")
     parser.add_argument("--norm", help="how the scorer measures; else its usual way")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     result = measure(arguments := parser.parse_args())
     if arguments.json:
         json.dump(result, sys.stdout, indent=1)

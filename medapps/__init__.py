@@ -13,7 +13,7 @@ from typing import Any
 # Idle OpenMP threads sleep after a short spin: on a busy machine the default costs tenfold time.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Graph": "medapps.graph.graph",
@@ -29,13 +29,18 @@ _HOME = {
     "make_baseline": "medapps.baselines.registry",
     "MedConfig": "medapps.train.config",
     "Embedding": "medapps.crop.embedding",
-    "train_med": "medapps.train.loop",
+    "train_med": "medapps.train.med",
     "rank_embedding": "medapps.evaluate.link_prediction",
     "rank_crop": "medapps.evaluate.link_prediction",
     "LabelConfig": "medapps.label.config",
     "label_users": "medapps.label.run",
     "RecommendConfig": "medapps.recommend.config",
-    "recommend_products": "medapps.recommend.ncf_paper.run",
+    "recommend_products": "medapps.recommend.run",
+    "train_recommender": "medapps.recommend.run",
+    "Recommender": "medapps.recommend.recommender",
+    "GraphConfig": "medapps.graph.config",
+    "SplitConfig": "medapps.graph.config",
+    "split_purchases": "medapps.graph.purchases",
     "Comparison": "medapps.comparison",
     "compare": "medapps.comparison",
     "MedappsError": "medapps.errors",

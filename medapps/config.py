@@ -46,6 +46,30 @@ class Config(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    @classmethod
+    def section(cls, name: str) -> type[Config] | None:
+        """The model of the section of that name, if it is one."""
+        field = cls.model_fields.get(name)
+        inner = field.annotation if field else None
+        return inner if isinstance(inner, type) and issubclass(inner, Config) else None
+
+    @classmethod
+    def arranged(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values with every key at its full place; a model may accept shorter ones."""
+        return dict(values)
+
+    @classmethod
+    def merged(cls, values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+        """The values with those of `more` in their place, section by section."""
+        out = cls.arranged(values)
+        for key, value in cls.arranged(more).items():
+            section = cls.section(key)
+            if section is not None and isinstance(value, Mapping):
+                given = out.get(key)
+                value = section.merged(given if isinstance(given, Mapping) else {}, value)
+            out[key] = value
+        return out
+
     def plain(self) -> dict[str, Any]:
         """JSON-able values, for manifests and stage keys."""
         return self.model_dump(mode="json")
@@ -134,13 +158,13 @@ def resolve(
     flags: Mapping[str, Any] | None = None,
 ) -> Model:
     """Merge file < sets < flags; `flags` maps dotted keys to values, None means "not given"."""
-    values: dict[str, Any] = read_yaml(file) if file else {}
+    values: dict[str, Any] = model.merged({}, read_yaml(file)) if file else {}
     for item in sets:
         key, text = split_set(item)
-        put(values, key, parse_yaml(text, f"--set {key}"))
+        values = model.merged(values, nested(key, parse_yaml(text, f"--set {key}")))
     for key, value in (flags or {}).items():
         if value is not None:
-            put(values, key, value)
+            values = model.merged(values, nested(key, value))
     return validate(model, values, where=str(file) if file else "the configuration")
 
 
@@ -152,15 +176,16 @@ def split_set(item: str) -> tuple[str, str]:
     return key.strip(), text
 
 
-def put(values: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set section.key in nested values; sections that are missing come into being."""
-    *sections, last = dotted.split(".")
-    for section in sections:
-        inner = values.setdefault(section, {})
-        if not isinstance(inner, dict):
-            inner = values[section] = {}
-        values = inner
-    values[last] = value
+def nested(dotted: str, value: Any) -> dict[str, Any]:
+    """{section: {key: value}} of section.key."""
+    for key in reversed(dotted.split(".")):
+        value = {key: value}
+    return value
+
+
+def full_key(model: type[Config], dotted: str) -> str:
+    """The dotted key with the sections that a short form leaves out."""
+    return next(iter(flat(model.merged({}, nested(dotted, None)))))
 
 
 def validate(model: type[Model], values: Mapping[str, Any], where: str) -> Model:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from medapps import __version__
 from medapps.errors import MedappsError
-from medapps.runstore import check_places
+from medapps.tracking.sqlite import check_places
 
 PACKAGES = ("torch", "numpy", "polars", "scikit-learn", "implicit", "mlflow", "pydantic", "typer")
 EXTRAS = {"faiss": "ann", "onnxruntime": "export"}

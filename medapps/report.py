@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import open_arrays
-from medapps.store import read_manifest, usable, writing
+from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,16 +47,9 @@ class Report:
         """Means over the seeds."""
         return {name: float(np.mean(values)) for name, values in self.by_seed.items()}
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
-    ) -> None:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the report as a folder."""
-        with writing(folder, kind="report", config=config, parents=parents, force=force) as draft:
+        with writing(folder, kind="report", provenance=provenance) as draft:
             draft.arrays("units.safetensors", self.units)
             for name, table in self.tables.items():
                 draft.table(f"{name}.parquet", table)

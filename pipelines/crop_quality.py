@@ -21,19 +21,19 @@ from medapps.crop.embedding import Embedding
 from medapps.crop.export import export_crop
 from medapps.crop.quantize import DTYPES
 from medapps.evaluate.link_prediction import rank_crop
-from medapps.graph.config import GraphConfig
+from medapps.graph.config import SplitConfig
 from medapps.graph.graph import Graph
-from medapps.graph.interactions import read_interactions
 from medapps.graph.labels import read_labels
+from medapps.graph.purchases import split_purchases
 from medapps.graph.tables import table_file
 from medapps.label.config import LabelConfig
 from medapps.label.run import label_users
-from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.ncf_paper.problem import prepare
-from medapps.recommend.ncf_paper.run import train_recommender
-from medapps.stages import Bench, graph_stage, train_stage
-from medapps.store import Workspace
+from medapps.recommend.run import train_recommender
+from medapps.settings import Settings
+from medapps.stages import Runner, graph_stage, train_stage
+from medapps.store import REPLACE, Workspace
 from medapps.train.config import MedConfig
+from medapps.train.session import Session
 
 
 def main() -> None:
@@ -49,61 +49,62 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each task")
     parser.add_argument("--no-track", action="store_true")
     given = parser.parse_args()
-    bench = Bench(Workspace(given.workspace), tracked=not given.no_track, say=say)
+    runner = Runner(Workspace(given.workspace), tracked=not given.no_track, say=say)
     config = MedConfig(dims=tuple(given.dims), epochs=given.epochs)
     if given.part in ("rank", "both"):
-        graph, embedding = trained(bench, given.data / "fb15k-237", config)
-        table = ranking(bench, graph, embedding, given.limit)
+        graph, embedding = trained(runner, given.data / "fb15k-237", config)
+        table = ranking(runner, graph, embedding, given.limit)
         publish(table, given.workspace / "crop_quality_fb15k237.csv")
     if given.part in ("tasks", "both"):
-        graph, embedding = trained(bench, given.data / "ciao", config)
-        table = tasks(bench, graph, embedding, tuple(range(given.seeds)))
+        graph, embedding = trained(runner, given.data / "ciao", config)
+        table = tasks(runner, graph, embedding, tuple(range(given.seeds)))
         publish(table, given.workspace / "crop_quality_ciao.csv")
 
 
-def trained(bench: Bench, data: Path, config: MedConfig) -> tuple[Graph, Embedding]:
+def trained(runner: Runner, data: Path, config: MedConfig) -> tuple[Graph, Embedding]:
     """One training of a data set, or the one that the workspace has."""
-    graph, _ = graph_stage(bench, data, GraphConfig())
+    graph, _ = graph_stage(runner, data, Settings(split=SplitConfig(core=5)))
     say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
-    embedding, _ = train_stage(bench, graph, config, seed=0, resume=True)
+    embedding, _ = train_stage(runner, graph, config, Session(resume=True))
     return graph, embedding
 
 
-def crops(bench: Bench, embedding: Embedding) -> list[tuple[Crop, int]]:
+def crops(runner: Runner, embedding: Embedding) -> list[tuple[Crop, int]]:
     """Every size in every number type, as loaded from its files, with its bytes on disk."""
     made = []
     for dim in embedding.dims:
         for dtype in DTYPES:
             digest = embedding.manifest.digest[:8] if embedding.manifest else "new"
-            folder = bench.workspace.root / "crop_quality" / f"{digest}-{dim}-{dtype}"
-            crop = export_crop(embedding.crop(dim), folder, dtype=dtype, force=True)
+            folder = runner.workspace.root / "crop_quality" / f"{digest}-{dim}-{dtype}"
+            crop = export_crop(embedding.crop(dim), folder, dtype=dtype, provenance=REPLACE)
             assert crop.manifest is not None
             made.append((crop, crop.manifest.bytes))
     return made
 
 
-def ranking(bench: Bench, graph: Graph, embedding: Embedding, limit: int | None) -> pl.DataFrame:
+def ranking(runner: Runner, graph: Graph, embedding: Embedding, limit: int | None) -> pl.DataFrame:
     """Filtered link prediction on the test triples."""
     rows = []
-    for crop, size in crops(bench, embedding):
+    for crop, size in crops(runner, embedding):
         reports, _ = rank_crop(crop, graph, limit=limit)
         rows.append(_row(crop, size, reports[0].metrics, ("mrr", "hits_at_1", "hits_at_10")))
         say(str(rows[-1]))
     return pl.DataFrame(rows)
 
 
-def tasks(bench: Bench, graph: Graph, embedding: Embedding, seeds: tuple[int, ...]) -> pl.DataFrame:
+def tasks(
+    runner: Runner, graph: Graph, embedding: Embedding, seeds: tuple[int, ...]
+) -> pl.DataFrame:
     """Labels and recommendations from the users' vectors; means over the seeds of the tasks."""
     source = Path(graph.source)
     labels = read_labels(table_file(source, "labels"))
     label = LabelConfig(column="join_period", controls=False)
-    config = RecommendConfig(core=5, user_decays=(), ncf=NcfConfig(epochs=12, patience=12))
-    study = prepare(read_interactions(table_file(source, "interactions")), config, None)
+    split = split_purchases(table_file(source, "interactions"), SplitConfig(core=5))
     rows = []
-    for crop, size in crops(bench, embedding):
+    for crop, size in crops(runner, embedding):
         found = label_users(crop, labels, label, seeds=seeds).metrics
         row = _row(crop, size, found, ("accuracy", "f1_macro"))
-        report = train_recommender(crop, study, config, seeds=seeds).report
+        report = train_recommender(crop, split, seed=seeds[0]).report
         kept = ("full.ndcg_at_10", "full.hit_at_10", "sampled.ndcg_at_10")
         rows.append(row | {name: report.metrics[name] for name in kept})
         say(str(rows[-1]))

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlflow import MlflowClient
-from script import bench_of, files_of, options, start, table, under
+from script import files_of, options, runner_of, start, table, under
 
 from medapps.errors import MedappsError
 from medapps.stages import graph_stage, train_stage
 from medapps.store import read_manifest
 from medapps.study.plan import settings_for
 from medapps.tracking import tracking_uri
+from medapps.train.session import Session
 
 DIMS = (10, 40, 160, 640)
 PAPER = {
@@ -43,7 +44,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.no_track:
         raise MedappsError("Curves are read from MLflow.", fix="Leave out --no-track.")
-    bench = bench_of(given)
+    runner = runner_of(given)
     client = MlflowClient(tracking_uri(given.workspace))
     folders = {folder.resolve().name: folder for folder in given.data}
     panels: dict[tuple[str, str], Curves] = {}
@@ -52,9 +53,9 @@ def main() -> None:
             if item.name not in folders:
                 continue
             settings = settings_for(whole, item)
-            graph, _ = graph_stage(bench, folders[item.name], settings.graph)
+            graph, _ = graph_stage(runner, folders[item.name], settings)
             config = settings.train
-            _, place = train_stage(bench, graph, config, seed=given.seed, resume=True)
+            _, place = train_stage(runner, graph, config, Session(given.seed, resume=True))
             run = read_manifest(place, kind="embedding").parents["run"]
             curves = {dim: history(client, run, dim) for dim in config.dims}
             panels[config.scorer, graph.name] = curves

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, ranked, settings_of, spread, start, table, under
+from script import options, ranked, runner_of, settings_of, spread, start, table, under
 
 import medapps as ma
 from medapps.stages import graph_stage
@@ -68,13 +68,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--limit", type=int, default=None, help="test triples; else the config's")
     given = parser.parse_args()
-    bench = bench_of(given)
+    runner = runner_of(given)
     found: dict[str, list[list[ma.Report]]] = {}
     for data in given.data:
         settings = settings_of(given, data)
-        graph, _ = graph_stage(bench, data, settings.graph)
+        graph, _ = graph_stage(runner, data, settings)
         trainings = [
-            ranked(bench, graph, settings, "med", settings.train.dims, seed, given.limit)
+            ranked(runner, graph, settings, "med", settings.train.dims, seed, given.limit)
             for seed in given.seeds
         ]
         found[graph.name] = [list(sizes) for sizes in zip(*trainings, strict=True)]

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from script import bench_of, options, settings_of, spread, start, table
+from script import options, runner_of, settings_of, spread, start, table
 
 import medapps as ma
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.settings import Settings
-from medapps.stages import Bench, graph_stage
+from medapps.stages import Runner, graph_stage
 from medapps.study.measure import sources
 
 DOMAINS = ("organization", "sports", "location", "music")
@@ -63,8 +63,8 @@ def main() -> None:
     parser.add_argument("--classes", nargs="+", default=None, help="else four domains, or all")
     parser.add_argument("--each", type=int, default=250, help="entities per class")
     given = parser.parse_args()
-    bench, settings = bench_of(given), settings_of(given, given.data)
-    graph, _ = graph_stage(bench, given.data, settings.graph)
+    runner, settings = runner_of(given), settings_of(given, given.data)
+    graph, _ = graph_stage(runner, given.data, settings)
     if given.labels:
         kinds = labelled(graph, given.labels, given.classes)
     else:
@@ -73,7 +73,7 @@ def main() -> None:
     panels = [
         panel
         for method in given.methods
-        for panel in looked_at(bench, graph, settings, method, given.dims, given.seeds, sample)
+        for panel in looked_at(runner, graph, settings, method, given.dims, given.seeds, sample)
     ]
     counts = sorted(zip(*np.unique(sample.classes, return_counts=True), strict=True))
     chance = sum((count / len(sample.ids)) ** 2 for _, count in counts)
@@ -125,7 +125,7 @@ def drawn(kinds: pl.DataFrame, each: int) -> Sample:
 
 
 def looked_at(
-    bench: Bench,
+    runner: Runner,
     graph: ma.Graph,
     settings: Settings,
     method: str,
@@ -139,7 +139,7 @@ def looked_at(
     found: dict[int, list[np.ndarray]] = {dim: [] for dim in dims}
     names: dict[int, str] = {}
     for seed in seeds:
-        made = sources(bench, graph, settings, method, dims, seed)
+        made = sources(runner, graph, settings, method, dims, seed)
         crops = [each.crop(dim) for each in made if isinstance(each, Embedding) for dim in dims]
         for dim, crop in zip(dims, crops or made, strict=True):
             assert isinstance(crop, Crop)

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--workspace", type=Path, default=Path("workspace"))
     given = parser.parse_args()
-    fixed = {"epochs": given.epochs, "every": given.epochs, "valid_triples": given.triples}
+    fixed = {"epochs": given.epochs, "every": given.epochs, "triples": given.triples}
     fixed |= dict(_setting(item) for item in given.sets)
     combinations = _combinations(given.tries)
     rows = []

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from medapps.recommend.purchases import Problem, make_problem
 from script import options, say, start
 
 import medapps as ma
@@ -27,7 +28,6 @@ from medapps.recommend.lists import evaluate
 from medapps.recommend.metrics import list_metrics, mean_metrics
 from medapps.recommend.mixture import Mixture, bind, fit
 from medapps.recommend.parts.graph_score import GraphScore, graph_score
-from medapps.recommend.purchases import Problem, make_problem
 from medapps.recommend.references import GRIDS, tune
 
 TAKES = "takes"

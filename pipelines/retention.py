@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from script import bench_of, options, ranked, settings_of, spread, start, table
+from script import options, ranked, runner_of, settings_of, spread, start, table
 
 import medapps as ma
 from medapps.evaluate.link_prediction import ranks_of, retention
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--limit", type=int, default=None, help="test triples; else the config's")
     given = parser.parse_args()
-    bench, settings = bench_of(given), settings_of(given, given.data)
-    graph, _ = graph_stage(bench, given.data, settings.graph)
+    runner, settings = runner_of(given), settings_of(given, given.data)
+    graph, _ = graph_stage(runner, given.data, settings)
     dims = sorted(given.dims or settings.train.dims)
     found: dict[str, Figures] = {}
     rows = []
@@ -55,7 +55,7 @@ def main() -> None:
         figures: Figures = {name: [] for name in COLUMNS}
         links: list[str] = []
         for seed in given.seeds:
-            chain = ranked(bench, graph, settings, method, dims, seed, given.limit)
+            chain = ranked(runner, graph, settings, method, dims, seed, given.limit)
             if not chain:
                 break
             links = [_link(report, method) for report in chain]

@@ -15,7 +15,7 @@ import medapps as ma
 from medapps.config import resolve
 from medapps.model.rules import RULES
 from medapps.settings import Settings
-from medapps.stages import Bench, rank_stage
+from medapps.stages import Ranking, Runner, rank_stage
 from medapps.study.measure import sources
 from medapps.study.plan import settings_for
 
@@ -55,9 +55,9 @@ def options(text: str | None, *, many: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def bench_of(given: argparse.Namespace) -> Bench:
+def runner_of(given: argparse.Namespace) -> Runner:
     """Where finished stages are kept."""
-    return Bench(ma.Workspace(given.workspace), tracked=not given.no_track, say=say)
+    return Runner(ma.Workspace(given.workspace), tracked=not given.no_track, say=say)
 
 
 def files_of(given: argparse.Namespace) -> list[Settings]:
@@ -83,7 +83,7 @@ def settings_at(files: Sequence[Settings], data: Path) -> Settings:
 
 
 def ranked(
-    bench: Bench,
+    runner: Runner,
     graph: ma.Graph,
     settings: Settings,
     method: str,
@@ -94,13 +94,12 @@ def ranked(
     """Reports of test ranks in ascending dims; none for a method without relations."""
     study = settings.study
     reports: list[ma.Report] = []
-    for source in sources(bench, graph, settings, method, dims, seed):
+    for source in sources(runner, graph, settings, method, dims, seed):
         if source.relations is None:
             say(f"{method} has no relations: it cannot be ranked.")
             return []
-        stage = rank_stage(
-            bench, graph, source, candidates=study.candidates, limit=limit or study.limit
-        )
+        ranking = Ranking(candidates=study.candidates, limit=limit or study.limit)
+        stage = rank_stage(runner, graph, source, ranking)
         reports += [report for report, _ in stage]
     return sorted((report for report in reports if report.dim in dims), key=lambda r: r.dim)
 

@@ -24,7 +24,7 @@ from statistics import median
 from time import perf_counter, process_time
 
 import numpy as np
-from script import bench_of, options, say, settings_of, start, table
+from script import options, runner_of, say, settings_of, start, table
 
 import medapps as ma
 from medapps.settings import Settings
@@ -59,12 +59,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=None, help="passes; else the config's")
     given = parser.parse_args()
-    bench, settings = bench_of(given), settings_of(given, given.data)
-    graph, _ = graph_stage(bench, given.data, settings.graph)
+    runner, settings = runner_of(given), settings_of(given, given.data)
+    graph, _ = graph_stage(runner, given.data, settings)
     epochs = given.epochs or settings.train.epochs
     train = one_pass(settings.train, given.dims)
     settings = settings.model_copy(update={"train": train})
-    part = shortened(graph, train.batch, given.steps)
+    part = shortened(graph, train.sampling.batch, given.steps)
     methods = list(dict.fromkeys(["dt", *given.methods]))  # dt is the teacher of the others
     jobs = [("med", 0)]
     for method in methods:
@@ -127,11 +127,13 @@ class Ticks:
 def stopwatch(graph: ma.Graph, settings: Settings) -> Callable[[str, int], Seconds]:
     """Measures one pass of a method at a size; making tables and indices is not counted."""
     train, baseline = settings.train, settings.baseline
-    steps = -(-len(graph.train) // train.batch)
+    steps = -(-len(graph.train) // train.sampling.batch)
     plain = baseline.model_dump() | {"teacher_dim": train.dims[-1]}
     plain["search"]["when"], plain["dualde"]["second"] = "off", 1.0
     config = ma.BaselineConfig.model_validate(plain)
-    first = replace(graph, train=graph.train[: train.batch])  # a teacher's values cost no time
+    first = replace(
+        graph, train=graph.train[: train.sampling.batch]
+    )  # a teacher's values cost no time
     teacher = ma.make_baseline("dt", first, train.dims[-1], config, train=train)
 
     def seconds(method: str, dim: int) -> Seconds:

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from script import bench_of, options, say, settings_of, start
+from script import options, runner_of, say, settings_of, start
 
 import medapps as ma
 from medapps.comparison.grid import markdown
 from medapps.comparison.plots import figures
-from medapps.stages import Bench, graph_stage, train_stage
+from medapps.stages import Runner, graph_stage, train_stage
+from medapps.train.session import Session
 
 NO_MLM = {"ml_down": 0.0, "ml_up": 0.0, "distil": 0.0}
 NO_EIM = {"positive_weights": "uniform", "negative_weights": "uniform"}
@@ -37,7 +38,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "n = 4": {"dims": (10, 40, 160, 640)},
         "n = 16": {"dims": (10, *range(40, 561, 40), 640)},
         "n = 64": {"dims": tuple(range(10, 641, 10))},
-        "n = 64, 8 a step": {"dims": tuple(range(10, 641, 10)), "submodels": 8},
     },
 }
 
@@ -48,14 +48,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--limit", type=int, default=None, help="test triples to rank; else all")
     given = parser.parse_args()
-    bench, settings = bench_of(given), settings_of(given, given.data)
-    graph, _ = graph_stage(bench, given.data, settings.graph)
+    runner, settings = runner_of(given), settings_of(given, given.data)
+    graph, _ = graph_stage(runner, given.data, settings)
     variants = configs(settings.train, VARIANTS[given.study])
     shared = set.intersection(*(set(config.dims) for config in variants.values()))
     reports = []
     for name, config in variants.items():
         for seed in given.seeds:
-            reports += measured(bench, graph, name, config, seed, sorted(shared), given.limit)
+            reports += measured(runner, graph, name, config, seed, sorted(shared), given.limit)
     comparison = ma.compare(reports, reference=next(iter(variants)))
     print(markdown(comparison))
     if given.plot:
@@ -74,7 +74,7 @@ def configs(base: ma.MedConfig, variants: dict[str, dict[str, Any]]) -> dict[str
 
 
 def measured(
-    bench: Bench,
+    runner: Runner,
     graph: ma.Graph,
     name: str,
     config: ma.MedConfig,
@@ -84,7 +84,7 @@ def measured(
 ) -> list[ma.Report]:
     """Test ranks of one training at `dims`, under the variant's name."""
     say(f"{name}, seed {seed}")
-    embedding, _ = train_stage(bench, graph, config, seed=seed, resume=True)
+    embedding, _ = train_stage(runner, graph, config, Session(seed, resume=True))
     picked = [i for i, dim in enumerate(embedding.dims) if dim in dims]
     some = replace(
         embedding,

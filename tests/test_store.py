@@ -20,6 +20,8 @@ from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.graph.synth.synthesize import synthesize
 from medapps.store import (
+    REPLACE,
+    Provenance,
     Workspace,
     digest_of,
     lock,
@@ -31,16 +33,16 @@ from medapps.store import (
 
 
 def write(folder: Path, text: str, *, force: bool = False) -> None:
-    with writing(folder, kind="note", force=force) as draft:
+    with writing(folder, kind="note", provenance=Provenance(force=force)) as draft:
         draft.path("a.txt").write_text(text)
         draft.path("b.txt").write_text(text)
 
 
 CHILD = """
 from pathlib import Path
-from medapps.store import writing
+from medapps.store import REPLACE, writing
 def write(text):
-    with writing(Path("note"), kind="note", force=True) as draft:
+    with writing(Path("note"), kind="note", provenance=REPLACE) as draft:
         draft.path("a.txt").write_text(text)
         draft.path("b.txt").write_text(text)
 """
@@ -64,7 +66,10 @@ def hidden(folder: Path) -> list[str]:
 def test_an_error_in_the_middle_leaves_the_old_folder(tmp_path: Path) -> None:
     folder = tmp_path / "note"
     write(folder, "old")
-    with pytest.raises(ZeroDivisionError), writing(folder, kind="note", force=True) as draft:
+    with (
+        pytest.raises(ZeroDivisionError),
+        writing(folder, kind="note", provenance=REPLACE) as draft,
+    ):
         draft.path("a.txt").write_text("new")
         raise ZeroDivisionError
     assert content(folder) == "old"
@@ -188,8 +193,8 @@ def test_manifests_that_lie_are_refused(tmp_path: Path) -> None:
     write(folder, "text")
     good = (folder / "manifest.json").read_text()
     for changes, words in (
-        ({"format_version": 3}, "format version 3; this medapps .* Upgrade medapps"),
-        ({"format_version": 3, "novelty": 1}, "format version 3; this medapps .* Upgrade medapps"),
+        ({"format_version": 4}, "format version 4; this medapps .* Upgrade medapps"),
+        ({"format_version": 4, "novelty": 1}, "format version 4; this medapps .* Upgrade medapps"),
         ({"format_version": 1}, "made by an older version of medapps. Make .* again with --force"),
         ({"kind": "graph"}, "holds a graph, not a note"),
         ({"files": {"../secret": {"bytes": 0, "sha256": ""}}}, "outside its folder: '../secret'"),
@@ -269,7 +274,7 @@ def test_other_peoples_folders_are_not_replaced(tmp_path: Path) -> None:
         {"name": "a web extension", "version": 3},
         {
             "kind": "dataset",
-            "format_version": 2,
+            "format_version": 3,
             "about": {},
             "files": {},
             "created": "",
@@ -294,15 +299,15 @@ def test_only_the_same_kind_with_nothing_added_is_replaced(tmp_path: Path) -> No
         draft.path("a.txt").write_text("a poem")
     with pytest.raises(MedappsError, match="holds a poem, not a note, so it is not replaced"):
         write(folder, "x", force=True)
-    with writing(folder, kind="poem", force=True) as draft:
+    with writing(folder, kind="poem", provenance=REPLACE) as draft:
         draft.path("b.txt").write_text("another")
     (folder / "mine.txt").write_text("added by hand")
     with pytest.raises(MedappsError, match=r"also holds mine\.txt, which medapps did not write"):
-        writing(folder, kind="poem", force=True).__enter__()
+        writing(folder, kind="poem", provenance=REPLACE).__enter__()
     assert (folder / "mine.txt").exists() and (folder / "b.txt").exists()
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(MedappsError, match="is not a folder, so it is not replaced"):
-        writing(tmp_path / "link", kind="poem", force=True).__enter__()
+        writing(tmp_path / "link", kind="poem", provenance=REPLACE).__enter__()
 
 
 def test_a_noun_of_an_older_version_or_with_a_damaged_file_is_replaced(tmp_path: Path) -> None:
@@ -349,7 +354,9 @@ def test_nothing_that_a_manifest_states_can_be_edited(tmp_path: Path, changes: d
 
 def test_equal_content_has_equal_digests_whenever_it_is_made(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        with writing(tmp_path / name, kind="note", parents={"run": name}) as draft:
+        with writing(
+            tmp_path / name, kind="note", provenance=Provenance(parents={"run": name})
+        ) as draft:
             draft.path("a.txt").write_text("text")
             draft.about = {"sizes": {10: "ten", 9: "nine"}}  # sorts otherwise as text
     one, two = (read_manifest(tmp_path / name, kind="note") for name in ("a", "b"))
@@ -371,7 +378,7 @@ def test_equal_content_has_equal_digests_whenever_it_is_made(tmp_path: Path) -> 
         {"metrics": {"mrr": "high"}},
         {"kind": 1},
         {"format_version": True},
-        {"format_version": "2"},
+        {"format_version": "3"},
         {"digest": None},
         {"created": 5},
     ],
@@ -455,7 +462,7 @@ import resource, signal
 from pathlib import Path
 import polars as pl
 from medapps.errors import MedappsError
-from medapps.cli.tell import write_table
+from medapps.store import write_table
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for name in ("t.parquet", "t.csv"):
     write_table(pl.DataFrame({"x": [1]}), Path(name))
@@ -502,7 +509,7 @@ def test_a_full_disk_leaves_the_old_folder_and_a_sentence(how: str, small_disk: 
     numbers = np.random.default_rng(0).random(1_000_000)
     with (
         pytest.raises(MedappsError, match=r"the disk is full\. Nothing half-written was left"),
-        writing(folder, kind="note", force=True) as draft,
+        writing(folder, kind="note", provenance=REPLACE) as draft,
     ):
         if how == "array":
             draft.arrays("x.safetensors", {"x": numbers})
@@ -522,7 +529,7 @@ def test_synth_on_a_full_disk(small_disk: Path) -> None:
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv"])
 def test_a_full_disk_leaves_the_old_file(name: str, small_disk: Path) -> None:
-    from medapps.cli.tell import write_table
+    from medapps.store import write_table
 
     write_table(pl.DataFrame({"x": [1]}), small_disk / name)
     before = (small_disk / name).read_bytes()

@@ -20,7 +20,7 @@ class SearchConfig(Config):
 
     when: Literal["auto", "on", "off"] = "auto"
     """auto: where the graph has validation triples; on: else by training triples that the trials
-    hold out (train.valid_fraction); off: the defaults for that size.
+    hold out (train.validation.fraction); off: the defaults for that size.
     """
     margins: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.7, 1.0, 1.4)
     """Margins that are tried first, as multiples of the default one."""
@@ -29,9 +29,9 @@ class SearchConfig(Config):
     rates: tuple[Positive, ...] = (0.5, 2.0)
     """Learning rates that are tried last, as multiples of the size's default one."""
     further: Annotated[int, Field(ge=0, le=100)] = 4
-    """How often a row of values goes on, by its last ratio, where the best one is at its end."""
+    """How often the grid is extended, by its last ratio, when the best value is on its edge."""
     epochs: Count = 5
-    """Passes of a trial of the largest size; smaller ones, which cost less, get as many more, up to
+    """Epochs of a trial of the largest size; smaller ones, which cost less, get as many more, up to
     those of the training.
     """
     triples: Count = 1000

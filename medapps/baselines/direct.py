@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from medapps.baselines.request import Order, crop_of
-from medapps.baselines.search import choose
-from medapps.baselines.single_size import alone
+from medapps.baselines.request import BaselineRequest, Made, crop_of
+from medapps.baselines.search import alone, choose
 from medapps.crop.crop import Crop
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 
 
-def direct(order: Order) -> Crop:
-    """DT: the size trained alone, with its own margin, penalty and rate."""
-    watch = order.watch
-    choice = choose(
-        order.graph,
-        order.train,
-        order.dim,
-        order.config.search,
-        progress=watch.progress,
-        stop=watch.asked,
-        folder=watch.searches,
-    )
-    config = alone(
-        order.train, order.dim, margin=choice.margin, lr=choice.lr, penalty=choice.penalty
-    )
-    embedding = train_med(
-        order.graph,
-        config,
-        seed=order.seed,
-        run=watch.run,
-        progress=watch.progress,
-        stop=watch.asked,
-        checkpoint_dir=watch.folder and watch.folder / f"dt-{order.dim}",
-        resume=True,
-    )
+def direct(request: BaselineRequest) -> Crop:
+    """DT: the size trained alone, with its own margin, penalty and learning rate."""
+    train, dim, session = request.train, request.dim, request.session
+    choice = choose(request.graph, train, dim, request.config.search, session)
+    config = alone(train, dim, margin=choice.margin, lr=choice.lr, penalty=choice.penalty)
+    embedding = train_med(request.graph, config, session.inside(f"dt-{dim}"))
     about = {
         "margin": choice.margin,
         "lr": choice.lr,
@@ -43,7 +23,7 @@ def direct(order: Order) -> Crop:
         "search_at_edge": list(choice.at_edge),
         "epochs": config.epochs,
     }
+    crop = embedding.crop(dim)
     seconds = float(embedding.metrics["train_seconds"])
-    crop = embedding.crop(order.dim)
-    entities = crop.rows(slice(None))
-    return crop_of(order, entities, crop.relations, crop.spec, seconds, None, about)
+    made = Made(crop.rows(slice(None)), crop.relations, crop.spec, seconds, None, about)
+    return crop_of(request, made)

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from medapps.baselines.losses import Loss, Pull, Seen, huber
-from medapps.baselines.player import View
+from medapps.baselines.distill import Gradients, Loss, Seen, huber
+from medapps.train.step import BatchScores
 
 LENGTH = 1e-6
 """Least length that is divided by."""
@@ -52,9 +52,9 @@ class Labels:
     def learn(self, which: int, score: Tensor, w: Tensor, dw: Tensor) -> None:
         """Descend on slope and offset; `dw` is the gradient of the loss by w."""
         if self.rate:
-            self.values[which] -= self.rate * self.slopes(which, score, w, dw)
+            self.values[which] -= self.rate * self.gradients(which, score, w, dw)
 
-    def slopes(self, which: int, score: Tensor, w: Tensor, dw: Tensor) -> Tensor:
+    def gradients(self, which: int, score: Tensor, w: Tensor, dw: Tensor) -> Tensor:
         """(2,): gradients of the loss by slope and offset."""
         slope, offset = self.values[which].tolist()
         inner = dw * w * (1 - w)
@@ -67,18 +67,18 @@ def dual_loss(
 ) -> Loss:
     """The loss of stage 1, or of stage 2 when `both` learn."""
 
-    def loss(seen: Seen) -> tuple[Tensor, Pull, Pull | None]:
-        fs, fsk = seen.student.scores(seen.view)  # (B,), (B, N)
-        ft, ftk = seen.teacher.scores(seen.shown)
-        each = (seen.weight if seen.weight is not None else torch.ones_like(fs)) / len(fs)
+    def loss(seen: Seen) -> tuple[Tensor, Gradients, Gradients | None]:
+        fs, fsk = seen.student.scores()  # (B,), (B, N)
+        ft, ftk = seen.teacher.scores()
+        each = torch.ones_like(fs) / len(fs)
         a = torch.softmax(temperature * fsk, 1)
-        # soft distances and their slopes
+        # soft distances and their gradients
         ss, st, ssk, stk = (torch.sigmoid(x) for x in (fs, ft, fsk, ftk))
         gap, gapk = (fs - ft, fsk - ftk) if raw else (ss - st, ssk - stk)
         form = Structure.of(seen, structure) if structure else None
         d = huber(gap) + (form.value if form else 0.0)
         dk = (a * huber(gapk)).sum(1)
-        slope, slopek = gap.clamp(-1, 1), a * gapk.clamp(-1, 1)
+        grad, gradk = gap.clamp(-1, 1), a * gapk.clamp(-1, 1)
         hs, hsk = softplus(-fs), (a * softplus(fsk)).sum(1)
         w, wk = labels.of(0, ft), labels.of(1, ftk)
         p, pk = w, 1 - (a * wk).sum(1)
@@ -93,31 +93,31 @@ def dual_loss(
             near, neark = p + q, pk + qk
 
         js, jt, jsk, jtk = (1.0 if raw else x * (1 - x) for x in (ss, st, ssk, stk))  # g'
-        dfs = near * slope * js - (1 - p) * (1 - ss)
-        dfsk = neark[:, None] * slopek * jsk + (1 - pk)[:, None] * a * ssk
+        dfs = near * grad * js - (1 - p) * (1 - ss)
+        dfsk = neark[:, None] * gradk * jsk + (1 - pk)[:, None] * a * ssk
         if both:
             dfs += (d - ht) * labels.slope(2) * v * (1 - v)
             dfsk -= (dk - htk)[:, None] * a * labels.slope(3) * vk * (1 - vk)
-            dft = -near * slope * jt - (1 - q) * (1 - st)
+            dft = -near * grad * jt - (1 - q) * (1 - st)
             dft += (d - hs) * labels.slope(0) * w * (1 - w)
-            dftk = -neark[:, None] * slopek * jtk + (1 - qk)[:, None] * b * stk
+            dftk = -neark[:, None] * gradk * jtk + (1 - qk)[:, None] * b * stk
             dftk -= (dk - hsk)[:, None] * a * labels.slope(1) * wk * (1 - wk)
             labels.learn(2, fs, v, each * (d - ht))
             labels.learn(3, fsk, vk, -(each * (dk - htk))[:, None] * a)
         labels.learn(0, ft, w, each * (d - hs))
         labels.learn(1, ftk, wk, -(each * (dk - hsk))[:, None] * a)
 
-        own = Pull(
-            dfs.mul_(-seen.student.spec.scale * each),
-            dfsk.mul_(-seen.student.spec.scale * each[:, None]),
-            form.pull(0, each * near) if form else None,
+        own = Gradients(
+            dfs.mul_(-seen.student.model.specs[-1].scale * each),
+            dfsk.mul_(-seen.student.model.specs[-1].scale * each[:, None]),
+            form.gradients(0, each * near) if form else None,
         )
         other = None
         if both:
-            other = Pull(
-                dft.mul_(-seen.teacher.spec.scale * each),
-                dftk.mul_(-seen.teacher.spec.scale * each[:, None]),
-                form.pull(1, each * near) if form else None,
+            other = Gradients(
+                dft.mul_(-seen.teacher.model.specs[-1].scale * each),
+                dftk.mul_(-seen.teacher.model.specs[-1].scale * each[:, None]),
+                form.gradients(1, each * near) if form else None,
             )
         return (each * value).sum(), own, other
 
@@ -139,17 +139,17 @@ class Shape:
     """(B,) bool: the source is the tail."""
 
     @classmethod
-    def of(cls, view: View) -> Shape:
-        source, target = view.source, view.target
+    def of(cls, scores: BatchScores) -> Shape:
+        source, target = scores.source, scores.target
         a, b = (x.norm(dim=1).clamp_min_(LENGTH) for x in (source, target))
         turned = torch.zeros(len(a), dtype=torch.bool)
-        for chunk in view.batch.chunks:
+        for chunk in scores.batch.chunks:
             turned[chunk.start : chunk.stop] = chunk.side == "head"
         turned = turned.to(a.device)
         cosine = (source * target).sum(1) / (a * b)
         return cls(source, target, (a, b), cosine, torch.where(turned, b / a, a / b), turned)
 
-    def pull(self, dcosine: Tensor, dratio: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, dcosine: Tensor, dratio: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of source and target rows (B, width) from those of cosine and ratio (B,)."""
         a, b = self.lengths
         dlog = torch.where(self.turned, -dratio, dratio) * self.ratio  # by log(a / b)
@@ -170,19 +170,19 @@ class Structure:
     value: Tensor
     """(B,)."""
     shapes: tuple[Shape, Shape]
-    slopes: tuple[Tensor, Tensor]
+    by_student: tuple[Tensor, Tensor]
     """Gradients by the student's cosine and ratio; the teacher's are the negatives."""
 
     @classmethod
     def of(cls, seen: Seen, weight: float) -> Structure:
-        mine, yours = Shape.of(seen.view), Shape.of(seen.shown)
+        mine, yours = Shape.of(seen.student), Shape.of(seen.teacher)
         cosine, ratio = mine.cosine - yours.cosine, mine.ratio - yours.ratio
         value = weight * (huber(cosine) + huber(ratio))
-        slopes = weight * cosine.clamp(-1, 1), weight * ratio.clamp(-1, 1)
-        return cls(value, (mine, yours), slopes)
+        grads = weight * cosine.clamp(-1, 1), weight * ratio.clamp(-1, 1)
+        return cls(value, (mine, yours), grads)
 
-    def pull(self, which: int, each: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, which: int, each: Tensor) -> tuple[Tensor, Tensor]:
         """Row gradients of the student (0) or the teacher (1), positives weighted by `each`."""
         sign = 1.0 if which == 0 else -1.0
-        dcosine, dratio = (sign * each * slope for slope in self.slopes)
-        return self.shapes[which].pull(dcosine, dratio)
+        dcosine, dratio = (sign * each * grad for grad in self.by_student)
+        return self.shapes[which].gradients(dcosine, dratio)

@@ -7,11 +7,17 @@ so that scorers with several reals per coordinate keep them together.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from medapps.baselines.config import ExtractConfig
+from medapps.baselines.request import BaselineRequest, Made, crop_of
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
@@ -67,9 +73,8 @@ def by_value(teacher: Crop) -> np.ndarray:
 def by_loss(
     teacher: Crop,
     graph: Graph,
+    sample: ExtractConfig,
     *,
-    triples: int,
-    negatives: int,
     temperature: float,
     seed: int,
 ) -> np.ndarray:
@@ -84,8 +89,8 @@ def by_loss(
             fix="Put a valid.parquet beside the graph, or take ext-v.",
         )
     assert teacher.relations is not None
-    draws = stream(seed, NEGATIVES)
-    count = min(triples, len(graph.valid))
+    draws, negatives = stream(seed, NEGATIVES), sample.negatives
+    count = min(sample.triples, len(graph.valid))
     picked = np.asarray(graph.valid)[np.sort(draws.choice(len(graph.valid), count, replace=False))]
     others = draws.integers(0, len(teacher.entity_ids), negatives)
     rise = torch.zeros(teacher.dim, dtype=torch.float64)
@@ -99,37 +104,75 @@ def by_loss(
             query = scorer.query(source, relation, side)
             against = torch.from_numpy(teacher.rows(others))
             true = torch.from_numpy(part[:, asked, None] == others)  # (b, K)
-            rise += _rise(scorer, teacher, query, target, against, true, temperature)
+            terms = (
+                scorer.terms(query, target, teacher.dim),  # (b, dim)
+                scorer.terms(query.unsqueeze(1), against.unsqueeze(0), teacher.dim),  # (b, K, dim)
+            )
+            loss = _Loss(scorer, teacher.spec, true, temperature)
+            rise += loss.rise(*terms)
     return (rise / (2 * count)).numpy()
 
 
-def _rise(
-    scorer: Scorer,
-    teacher: Crop,
-    query: Tensor,
-    target: Tensor,
-    others: Tensor,
-    true: Tensor,
-    temperature: float,
-) -> Tensor:
-    """Sum over queries of loss without coordinate k minus loss, (dim,) float64."""
-    terms = scorer.kernel.terms
-    positive = terms(query, target, teacher.dim)  # (b, dim)
-    negative = terms(query.unsqueeze(1), others.unsqueeze(0), teacher.dim)  # (b, K, dim)
-    total = positive.sum(-1, keepdim=True), negative.sum(-1, keepdim=True)
-    facts = scorer, teacher.spec
-    without = _loss(*facts, total[0] - positive, total[1] - negative, true, temperature)
-    return (without - _loss(*facts, *total, true, temperature)).sum(0, dtype=torch.float64)
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of a training on some queries, as a function of what coordinates add."""
+
+    scorer: Scorer
+    spec: ScoreSpec
+    true: Tensor
+    """(b, K): negatives that are the true entity."""
+    temperature: float
+
+    def rise(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Sum over queries of loss without coordinate k minus loss, (dim,) float64."""
+        total = positive.sum(-1, keepdim=True), negative.sum(-1, keepdim=True)
+        without = self(total[0] - positive, total[1] - negative)
+        return (without - self(*total)).sum(0, dtype=torch.float64)
+
+    def __call__(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """Per query and coordinate set: sums (b, c) and (b, K, c) to (b, c)."""
+        s = self._score(negative).masked_fill(self.true.unsqueeze(-1), -FAR)
+        hardness = torch.softmax(self.temperature * s, 1)
+        return softplus(-self._score(positive)) + (hardness * softplus(s)).sum(1)
+
+    def _score(self, total: Tensor) -> Tensor:
+        return self.spec.margin - self.spec.scale * self.scorer.total(total)
 
 
-def _loss(
-    scorer: Scorer, spec: ScoreSpec, positive: Tensor, negative: Tensor, true: Tensor, w2: float
-) -> Tensor:
-    """Training loss per query and coordinate set: sums (b, c) and (b, K, c) to (b, c)."""
+def ext(request: BaselineRequest) -> Crop:
+    """The first coordinates of the teacher."""
+    return _extracted(request, lambda: first(request.dim))
 
-    def score(total: Tensor) -> Tensor:
-        return spec.margin - spec.scale * scorer.kernel.total(total)
 
-    s = score(negative).masked_fill(true.unsqueeze(-1), -FAR)
-    hardness = torch.softmax(w2 * s, 1)
-    return softplus(-score(positive)) + (hardness * softplus(s)).sum(1)
+def ext_l(request: BaselineRequest) -> Crop:
+    """The coordinates without which the validation loss would rise most."""
+    return _extracted(
+        request,
+        lambda: largest(
+            by_loss(
+                request.teacher,
+                request.graph,
+                request.config.ext,
+                temperature=request.train.temperatures[-1],
+                seed=request.session.seed,
+            ),
+            request.dim,
+        ),
+    )
+
+
+def ext_v(request: BaselineRequest) -> Crop:
+    """The coordinates with the largest mean absolute value."""
+    return _extracted(request, lambda: largest(by_value(request.teacher), request.dim))
+
+
+def _extracted(request: BaselineRequest, pick: Callable[[], np.ndarray]) -> Crop:
+    began, teacher = perf_counter(), request.teacher
+    assert teacher.relations is not None
+    kept = pick()
+    tables = (take(table, kept, teacher.dim) for table in (teacher.entities, teacher.relations))
+    entities, relations = tables
+    about = {"coordinates": [int(k) for k in kept]}
+    seconds = perf_counter() - began
+    made = Made(entities, relations, teacher.spec, seconds, teacher, about)
+    return crop_of(request, made)

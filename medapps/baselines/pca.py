@@ -2,17 +2,22 @@
 
     E' = (E - mean) P,   R' = R P,   P with orthonormal columns
 
-Since h - t is free of the mean, h' + r' - t' = (h + r - t) P: for Euclidean distances the projected
-model is itself a TransE model and, when nothing is cut off, has the same scores. For L1 it has no
-such meaning, and the crop then carries no relations.
+Since h - t is free of the mean, h' + r' - t' = (h + r - t) P: the projected model is itself a
+TransE model and, when nothing is cut off, has the same scores. Where a rotation changes the scores
+it has no such meaning, and the crop then carries no relations.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 from sklearn.decomposition import PCA, IncrementalPCA
+
+from medapps.baselines.request import BaselineRequest, Made, crop_of
+from medapps.crop.crop import Crop
+from medapps.model.rules import RULES
 
 MANY = 1_000_000
 """Tables with more rows are read in blocks."""
@@ -55,3 +60,16 @@ def project(table: np.ndarray, axes: Axes, *, centre: bool) -> np.ndarray:
         part = np.asarray(table[start : start + BLOCK], np.float32)
         out[start : start + BLOCK] = (part - axes.mean if centre else part) @ axes.axes
     return out
+
+
+def projected(request: BaselineRequest) -> Crop:
+    """The teacher's entities on their principal axes."""
+    began, teacher = perf_counter(), request.teacher
+    assert teacher.relations is not None
+    axes = principal_axes(teacher.entities, request.dim)
+    entities = project(teacher.entities, axes, centre=True)
+    free = RULES[teacher.spec.scorer].ROTATION_FREE
+    relations = project(teacher.relations, axes, centre=False) if free else None
+    about = {"explained_variance": axes.explained}
+    seconds = perf_counter() - began
+    return crop_of(request, Made(entities, relations, teacher.spec, seconds, teacher, about))

@@ -5,82 +5,29 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from time import perf_counter
+from typing import Any
 
-import numpy as np
-
-from medapps.baselines import extract
 from medapps.baselines.config import BaselineConfig
 from medapps.baselines.direct import direct
-from medapps.baselines.distill import Watch
-from medapps.baselines.request import Order, crop_of
+from medapps.baselines.extract import ext, ext_l, ext_v
+from medapps.baselines.request import BaselineRequest
 from medapps.baselines.students import bkd, dualde, iterde, ta
 from medapps.crop.crop import Crop
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.tracking import NO_RUN, Run
+from medapps.tracking import NO_RUN
 from medapps.train.config import MedConfig
-from medapps.train.loop import Progress
+from medapps.train.session import Session
 
 
-def ext(order: Order) -> Crop:
-    """The first coordinates of the teacher."""
-    return _extracted(order, lambda: extract.first(order.dim))
-
-
-def ext_l(order: Order) -> Crop:
-    """The coordinates without which the validation loss would rise most."""
-    return _extracted(
-        order,
-        lambda: extract.largest(
-            extract.by_loss(
-                order.teacher,
-                order.graph,
-                triples=order.config.ext.triples,
-                negatives=order.config.ext.negatives,
-                temperature=order.train.temperatures[-1],
-                seed=order.seed,
-            ),
-            order.dim,
-        ),
-    )
-
-
-def ext_v(order: Order) -> Crop:
-    """The coordinates with the largest mean absolute value."""
-    return _extracted(order, lambda: extract.largest(extract.by_value(order.teacher), order.dim))
-
-
-def _extracted(order: Order, pick: Callable[[], np.ndarray]) -> Crop:
-    began, teacher = perf_counter(), order.teacher
-    assert teacher.relations is not None
-    kept = pick()
-    tables = (
-        extract.take(table, kept, teacher.dim) for table in (teacher.entities, teacher.relations)
-    )
-    entities, relations = tables
-    about = {"coordinates": [int(k) for k in kept]}
-    seconds = perf_counter() - began
-    return crop_of(order, entities, relations, teacher.spec, seconds, teacher, about)
-
-
-def pca(order: Order) -> Crop:
+def pca(request: BaselineRequest) -> Crop:
     """The teacher's entities on their principal axes."""
-    from medapps.baselines.pca import principal_axes, project
+    from medapps.baselines.pca import projected  # scikit-learn takes a while to load
 
-    began, teacher = perf_counter(), order.teacher
-    assert teacher.relations is not None
-    axes = principal_axes(teacher.entities, order.dim)
-    entities = project(teacher.entities, axes, centre=True)
-    euclidean = teacher.spec.scorer == "transe" and teacher.spec.norm != "l1"
-    relations = project(teacher.relations, axes, centre=False) if euclidean else None
-    about = {"explained_variance": axes.explained}
-    seconds = perf_counter() - began
-    return crop_of(order, entities, relations, teacher.spec, seconds, teacher, about)
+    return projected(request)
 
 
-MAKERS: dict[str, Callable[[Order], Crop]] = {
+MAKERS: dict[str, Callable[[BaselineRequest], Crop]] = {
     "dt": direct,
     "ext": ext,
     "ext-l": ext_l,
@@ -100,31 +47,27 @@ def make_baseline(
     config: BaselineConfig | None = None,
     *,
     train: MedConfig | None = None,
-    seed: int = 0,
-    run: Run = NO_RUN,
     teacher: Crop | None = None,
     earlier: Callable[[str, int], Crop] | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], int] | None = None,
-    checkpoint_dir: Path | None = None,
-    searches: Path | None = None,
+    session: Session | None = None,
+    **changes: Any,
 ) -> Crop:
     """The crop of size `dim` that a baseline makes of a graph; equal seeds give equal crops.
 
     `train` says what the baselines share with MED. Without a `teacher` (a crop of dt) one of
-    teacher_dim is trained first; `earlier(name, dim)` may give the steps before from a cache. With
-    `checkpoint_dir` a training that was cut off goes on from the state that it left there; trials
-    of settings in the folder `searches` are not made again.
+    teacher_dim is trained first; `earlier(name, dim)` may give the steps before from a cache.
+    `changes` are fields of the session, such as `seed` or `checkpoint_dir`, from which a training
+    that was interrupted continues.
     """
     config, train = config or BaselineConfig(), train or MedConfig()
-    check_order(name, dim, teacher.dim if teacher else teacher_dim(config, train))
-    watch = Watch(run, progress, stop, checkpoint_dir, searches)
-    order = Order(name, graph, dim, config, train, seed, watch, teacher, earlier)
+    session = replace(session or Session(), **changes)
+    check_request(name, dim, teacher.dim if teacher else teacher_dim(config, train))
+    request = BaselineRequest(name, graph, dim, config, train, session, teacher, earlier)
     if name != "dt" and teacher is None:
-        size = teacher_dim(config, train)
-        teacher = direct(replace(order, name="dt", dim=size, watch=replace(watch, run=NO_RUN)))
-        order = replace(order, source=teacher)
-    return MAKERS[name](order)
+        size, quiet = teacher_dim(config, train), replace(session, run=NO_RUN)
+        teacher = direct(replace(request, name="dt", dim=size, session=quiet))
+        request = replace(request, source=teacher)
+    return MAKERS[name](request)
 
 
 def teacher_dim(config: BaselineConfig, train: MedConfig) -> int:
@@ -132,7 +75,7 @@ def teacher_dim(config: BaselineConfig, train: MedConfig) -> int:
     return config.teacher_dim or train.dims[-1]
 
 
-def check_order(name: str, dim: int, teacher: int) -> None:
+def check_request(name: str, dim: int, teacher: int) -> None:
     """Refuse a method that does not exist and a size that the teacher cannot give."""
     if name not in MAKERS:
         near = difflib.get_close_matches(name, MAKERS, 1, 0.0)[0]

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 
 from medapps.baselines.config import BaselineConfig
-from medapps.baselines.distill import Watch
 from medapps.crop.crop import Crop
 from medapps.crop.score import ScoreSpec
-from medapps.evaluate.filtered_ranking import rank_tables
+from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.evaluate.link_prediction import mean_mrr
 from medapps.graph.graph import Graph
-from medapps.tracking import NO_RUN
+from medapps.train.batches.epoch_order import split_validation
 from medapps.train.config import MedConfig
+from medapps.train.session import Session
 
 
 @dataclass(frozen=True)
-class Order:
+class BaselineRequest:
     """One baseline to make."""
 
     name: str
     graph: Graph
     dim: int
-    config: BaselineConfig
-    train: MedConfig
-    seed: int = 0
-    watch: Watch = field(default_factory=lambda: Watch(NO_RUN))
+    config: BaselineConfig = field(default_factory=BaselineConfig)
+    train: MedConfig = field(default_factory=MedConfig)
+    """What the baselines share with MED."""
+    session: Session = field(default_factory=Session)
     source: Crop | None = None
     """The teacher; None only for dt."""
     earlier: Callable[[str, int], Crop] | None = None
@@ -41,68 +41,67 @@ class Order:
         return self.source
 
 
-def crop_of(
-    order: Order,
-    entities: np.ndarray,
-    relations: np.ndarray | None,
-    spec: ScoreSpec,
-    own_seconds: float,
-    teacher: Crop | None,
-    about: dict[str, Any] | None = None,
-) -> Crop:
+@dataclass(frozen=True)
+class Made:
+    """The tables of a baseline, and what making them took."""
+
+    entities: np.ndarray
+    relations: np.ndarray | None
+    spec: ScoreSpec
+    seconds: float
+    teacher: Crop | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def crop_of(request: BaselineRequest, made: Made) -> Crop:
     """A crop with its origin and its cost: its own seconds and those of all its teachers."""
+    graph, teacher, extra = request.graph, made.teacher, dict(made.about)
     before = float(teacher.about["train_seconds"]) if teacher is not None else 0.0
     searched = float(teacher.about.get("search_seconds", 0.0)) if teacher is not None else 0.0
     facts: dict[str, Any] = {
-        "data": order.graph.name,
-        "source": order.graph.source,
-        "graph": order.graph.digest,
-        "seed": order.seed,
-        "own_seconds": own_seconds,
+        "data": graph.name,
+        "source": graph.source,
+        "graph": graph.digest,
+        "seed": request.session.seed,
+        "own_seconds": made.seconds,
         "teacher_seconds": before,
-        "train_seconds": own_seconds + before,
-        "search_seconds": searched,
+        "train_seconds": made.seconds + before,
+        "search_seconds": searched + extra.pop("search_seconds", 0.0),
     }
     if teacher is not None:
         facts["teacher"] = {"method": teacher.method, "dim": teacher.dim}
-    extra = dict(about or {})
-    facts["search_seconds"] += extra.pop("search_seconds", 0.0)
     crop = Crop(
-        entities=entities,
-        entity_ids=order.graph.entities,
-        dim=order.dim,
-        method=order.name,
-        spec=spec,
-        relations=relations,
-        relation_ids=None if relations is None else order.graph.relations,
-        users=np.asarray(order.graph.users),
+        entities=made.entities,
+        entity_ids=graph.entities,
+        dim=request.dim,
+        method=request.name,
+        spec=made.spec,
+        relations=made.relations,
+        relation_ids=None if made.relations is None else graph.relations,
+        users=np.asarray(graph.users),
         about=facts | extra,
     )
-    mrr = valid_mrr(crop, order.graph, order.train, order.seed)
+    mrr, run = valid_mrr(crop, request), request.session.run
     if mrr is not None:
         crop.about["valid_mrr"] = mrr
-        order.watch.run.metric("valid_mrr", mrr)
+        run.metric("valid_mrr", mrr)
     costs = ("train_seconds", "own_seconds", "teacher_seconds", "search_seconds")
-    order.watch.run.metrics({name: crop.about[name] for name in costs})
+    run.metrics({name: crop.about[name] for name in costs})
     return crop
 
 
-def valid_mrr(crop: Crop, graph: Graph, train: MedConfig, seed: int) -> float | None:
+def valid_mrr(crop: Crop, request: BaselineRequest) -> float | None:
     """Filtered MRR of a crop on (a sample of) the validation triples, if it can be had."""
-    from medapps.train.batches.holdout import split_validation
-
+    graph, seed = request.graph, request.session.seed
     if crop.relations is None or not len(graph.valid):
         return None
-    _, valid = split_validation(graph, train, seed)
-    many = len(graph.entities) > train.valid_candidates
+    _, valid = split_validation(graph, request.train, seed)
+    among = request.train.validation.candidates
     ranks = rank_tables(
-        crop.entities,
-        crop.relations,
-        (crop.dim,),
-        (crop.spec,),
+        Tables(crop.entities, crop.relations, (crop.dim,), (crop.spec,)),
         valid,
         graph.known,
-        candidates=train.valid_candidates if many else None,
+        candidates=among if len(graph.entities) > among else None,
         seed=seed,
     )
     return mean_mrr(ranks)[crop.dim]

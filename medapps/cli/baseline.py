@@ -21,7 +21,7 @@ def baseline(
         Path | None,
         typer.Option("--kg", help="Triples: a file or a dataset folder; else the newest graph."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the triples.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the training.")] = None,
     teacher_dim: Annotated[
         int | None, typer.Option(help="Size of the teacher; else the largest of train.dims.")
     ] = None,
@@ -39,23 +39,16 @@ def baseline(
     )
     from medapps.cli.progress import training_bar
     from medapps.cli.tables import facts
-    from medapps.stages import baseline_stage, graph_stage
-    from medapps.stages.newest import newest_graph
+    from medapps.stages import Baseline, baseline_stage, graph_stage
+    from medapps.stages.find import find_graph
+    from medapps.train.session import Session
 
-    graph = graph_stage(job.bench, kg, settings.graph)[0] if kg else newest_graph(job.workspace)
+    graph = graph_stage(job.runner, kg, settings)[0] if kg else find_graph(job.workspace)
     job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
     with job.stopping() as stop, training_bar(job) as bar:
-        crop, folder = baseline_stage(
-            job.bench,
-            graph,
-            name,
-            dim,
-            settings.baseline,
-            settings.train,
-            seed=job.seed,
-            progress=bar,
-            stop=stop,
-        )
+        asked = Baseline(name, dim, settings.baseline, settings.train)
+        session = Session(job.seed, progress=bar, stop=stop)
+        crop, folder = baseline_stage(job.runner, graph, asked, session)
     kept = ("train_seconds", "own_seconds", "teacher_seconds", "search_seconds", "valid_mrr")
     values = {
         "artifact": folder,

@@ -32,7 +32,7 @@ from medapps.errors import Interrupted, MedappsError, masked
 
 if TYPE_CHECKING:
     from medapps.settings import Settings
-    from medapps.stages import Bench
+    from medapps.stages import Runner
     from medapps.store import Workspace
     from medapps.tracking import Run
 
@@ -67,7 +67,6 @@ app = typer.Typer(
     help="Train one croppable knowledge-graph embedding and use it on every device.",
     epilog="Start with: medapps demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -108,16 +107,15 @@ class Job:
         return Workspace(self.root)
 
     @property
-    def bench(self) -> Bench:
-        """Where stages are carried out."""
-        from medapps.stages import Bench
+    def runner(self) -> Runner:
+        """Where stages are kept and how they are run."""
+        from medapps.stages import Runner
 
-        return Bench(self.workspace, self.tracked, self.force, say=self.say, on_run=self._remember)
+        return Runner(self.workspace, self.tracked, self.force, say=self.say, on_run=self._remember)
 
-    def quieten(self, rank: int) -> None:
-        """Of several ranks only the first one speaks and prints."""
-        if rank > 0:
-            self.json, self.verbose = False, -1
+    def quieten(self) -> None:
+        """Say and print nothing: another process of the group does."""
+        self.json, self.verbose = False, -1
 
     def _remember(self, run: Run) -> None:
         self.run_id = run.id
@@ -274,7 +272,7 @@ def _perform(
 
 def _look_after(job: Job) -> None:
     """Before a command uses a workspace: is it one, was it moved, did a process die in it?"""
-    from medapps.runstore import check_places, mend
+    from medapps.tracking.sqlite import check_places, mend
 
     if job.command == "doctor" or job.dump_config:
         return

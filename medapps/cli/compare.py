@@ -62,7 +62,7 @@ def compare(
             return run
 
         table, folder = compare_stage(
-            job.bench, found, open_run, reference=reference, tiers=tiers, seed=job.seed
+            job.runner, found, open_run, reference=reference, tiers=tiers, seed=job.seed
         )
     where = folder
     if out is not None:

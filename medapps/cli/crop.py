@@ -63,9 +63,10 @@ def crop(
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids
     from medapps.crop.retention import check_share
-    from medapps.stages.crop import crop_stage, croppable, find_source, validation_quality
+    from medapps.stages.crop import crop_stage, croppable, validation_quality
+    from medapps.stages.find import find_source
 
-    source = find_source(job.workspace, embedding, method, dim)
+    source = find_source(job.workspace, method, dim, embedding=embedding)
     names = read_ids(ids) if ids else None
     quality = None
     if keep is not None:
@@ -73,12 +74,12 @@ def crop(
         quality = validation_quality(
             job.workspace,
             source,
-            limit=settings.train.valid_triples,
-            candidates=settings.train.valid_candidates,
+            limit=settings.train.validation.triples,
+            candidates=settings.train.validation.candidates,
         )
     wish = Wish(dim, tier, budget, keep)
     choice = choose(croppable(source), settings.crop, wish, names=names, quality=quality)
-    made, folder = crop_stage(job.bench, source, choice, settings.crop, names=names, out=out)
+    made, folder = crop_stage(job.runner, source, choice, settings.crop, names=names, out=out)
     values = {"artifact": folder, **export_facts(made)}
     show: list[Any] = [facts(values), "Next: medapps similar, or load_crop in Python."]
     if choice.curve is not None:

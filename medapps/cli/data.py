@@ -45,7 +45,7 @@ def synth(
         say=job.say,
         enabled=job.tracked,
     ) as run:
-        job.bench.on_run(run)
+        job.runner.on_run(run)
         made = synthesize(out, preset, users, job.seed, force=job.force)
         run.artifact(out / "manifest.json")
     values = {

@@ -22,8 +22,8 @@ def doctor(
     from medapps.doctor import examine
 
     if repair:
-        from medapps.runstore import check_places
         from medapps.tracking import repair as repair_store
+        from medapps.tracking.sqlite import check_places
 
         check_places(job.root)
         aside = repair_store(job.root, job.say)

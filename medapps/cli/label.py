@@ -3,71 +3,68 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from medapps.cli.common import Job, Result, command
+from medapps.cli.task import Data, Dim, Embedding, Out, Seeds, check_output, read_inputs
+
+if TYPE_CHECKING:
+    from medapps.report import Report
 
 
 @command("label", example="medapps label --dim 500 --label join_period")
 def label(
     job: Job,
-    dim: Annotated[int, typer.Option("--dim", help="Size of the vectors.")] = 500,
+    dim: Dim = 500,
     column: Annotated[
         str | None, typer.Option("--label", help="Label column; else the first one.")
     ] = None,
     labels: Annotated[
         Path | None, typer.Option(help="Table of labels; else the one beside the graph.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="A dataset folder; else the newest.")] = None,
+    data: Data = None,
     method: Annotated[
         str, typer.Option(help="med, a baseline, or random, shuffled, oracle.")
     ] = "med",
-    embedding: Annotated[
-        Path | None, typer.Option(help="An embedding's folder; else the newest.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many networks are trained.")] = 5,
+    embedding: Embedding = None,
+    seeds: Seeds = 5,
     predict: Annotated[
         Path | None, typer.Option(help="Label these users too: a file of ids.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where their labels go: .parquet, .csv or .tsv.")
-    ] = None,
+    out: Out = None,
 ) -> Result:
     """Train and test a small network that reads a user's class from its vector."""
     settings = job.settings({"label.column": column})
     from medapps.cli.tables import facts, rows
-    from medapps.cli.tell import label_values, predict_users, wanted
-    from medapps.stages.inputs import task_inputs
-    from medapps.stages.tasks import label_stage
+    from medapps.label.model import LabelModel
+    from medapps.stages.tasks import Wanted, label_stage
 
-    found = task_inputs(
-        job.bench,
-        settings.graph,
-        "labels",
-        method=method,
-        dim=dim,
-        data=data,
-        table=labels,
-        embedding=embedding,
-        seed=job.seed,
-    )
-    asked = None
-    if predict is not None or out is not None:
-        inputs = (labels, found.table, data, embedding, job.config)
-        asked = wanted("--predict", predict, out, force=job.force, inputs=inputs)
-    report, folder = label_stage(
-        job.bench,
-        found.vectors,
-        found.table,
-        settings.label,
-        data=found.data,
-        seeds=tuple(range(job.seed, job.seed + seeds)),
-    )
-    values: dict[str, Any] = {"artifact": folder, "data": found.data, **label_values(report)}
-    show: list[Any] = [rows(report.tables["beside"]), rows(report.tables["classes"])]
-    if asked is not None:
-        model = job.workspace.folder("labeller", folder.name)
-        values |= predict_users(model, found.vectors.source, asked)
-    return Result(values, [*show, facts(values), "Next: medapps recommend, or compare."])
+    wanted = Wanted(method, dim, data, labels, embedding, job.seed, seeds)
+    inputs = read_inputs(job, settings, "labels", wanted)
+    output = check_output(job, "--predict", predict, out, (inputs.table, *wanted.files))
+    report, folder = label_stage(job.runner, inputs, settings.label)
+    values: dict[str, Any] = {"artifact": folder, "data": inputs.data, **_values(report)}
+    if output is not None:
+        assert inputs.vectors.source is not None
+        model = LabelModel.load(job.workspace.folder("labeller", folder.name))
+        table = model.predict(inputs.vectors.source, output.ids())
+        output.write(table)
+        unknown = int((~table["in_graph"]).sum())
+        values |= {"predicted": len(table), "unknown": unknown, "out": out}
+    show = [rows(report.tables["beside"]), rows(report.tables["classes"]), facts(values)]
+    return Result(values, [*show, "Next: medapps recommend, or compare."])
+
+
+def _values(report: Report) -> dict[str, Any]:
+    """The stable keys of --json."""
+    kept = ("label", "classes", "users", "missing_users")
+    details = report.details
+    return {
+        "dim": report.dim,
+        "method": report.method,
+        **{key: details[key] for key in kept},
+        **report.metrics,
+        **{key: details[key] for key in ("majority", "interval", "beside")},
+    }

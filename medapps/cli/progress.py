@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from medapps.cli.common import Job
 
 if TYPE_CHECKING:
-    from medapps.train.loop import Progress as TrainProgress
+    from medapps.train.session import Progress as TrainProgress
 
 
 class TrainingBar:

@@ -1,4 +1,4 @@
-"""`medapps rank`: link prediction of every tier in one sweep."""
+"""`medapps rank`: link prediction of every size in one sweep."""
 
 from __future__ import annotations
 
@@ -29,21 +29,14 @@ def rank(
     limit: Annotated[int | None, typer.Option(min=1, help="Rank at most so many triples.")] = None,
 ) -> Result:
     """Filtered link prediction of every trained size: MRR, Hit@k, efficiency and retention."""
-    from medapps.stages import graph_stage, rank_stage
-    from medapps.stages.rank import find_ranked
+    from medapps.stages import Ranking, graph_stage, rank_stage
+    from medapps.stages.find import find_ranked
 
     settings = job.settings()
-    graph = graph_stage(job.bench, kg, settings.graph)[0] if kg else None
+    graph = graph_stage(job.runner, kg, settings)[0] if kg else None
     source, graph = find_ranked(job.workspace, method, dim, graph, embedding)
-    ranked = rank_stage(
-        job.bench,
-        graph,
-        source,
-        split=split,
-        candidates=candidates,
-        limit=limit,
-        seed=job.seed,
-    )
+    ranking = Ranking(split, candidates, limit, job.seed)
+    ranked = rank_stage(job.runner, graph, source, ranking)
     reports = [report for report, _ in ranked]
     retention = reports[-1].details["retention"]
     values: dict[str, Any] = {

@@ -48,11 +48,12 @@ def run_settings(
     from medapps.study.plan import quick as reduced
     from medapps.study.plan import shifted
     from medapps.study.run import run_study
+    from medapps.train.session import Session
 
     settings = job.settings(change=partial(reduced, given=job.given) if quick else None)
     settings = shifted(settings, job.seed)
     with job.stopping() as stop, training_bar(job) as bar:
-        done = run_study(job.bench, settings, data=data, progress=bar, stop=stop)
+        done = run_study(job.runner, settings, data=data, session=Session(progress=bar, stop=stop))
     where = done.folder
     if out is not None:
         copy_files(done.folder, out, force=job.force)

@@ -9,6 +9,9 @@ import typer
 
 from medapps.cli.common import Job, Result, command
 
+_SHOWN = ("artifact", "dims", "scorer", "epochs", "best_valid_mrr", "best_epoch", "train_seconds")
+"""What people are told of a training; --json has all that was measured."""
+
 
 @command("train", example="medapps train --kg skg.parquet --dims 10,100,500")
 def train(
@@ -19,17 +22,16 @@ def train(
         str | None,
         typer.Option(help="How a triple is scored: transe, rotate, pairre, simple, complex, ..."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the triples.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the training.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
-    add_interactions: Annotated[
-        str | None,
-        typer.Option(metavar="RELATION", help="Add train interactions as triples of a relation."),
-    ] = None,
+    no_interactions: Annotated[
+        bool,
+        typer.Option("--no-interactions", help="Leave the purchases beside the graph out of it."),
+    ] = False,
     inverse: Annotated[
         bool, typer.Option("--inverse", help="Add every training triple backwards too.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 products.")] = None,
     table: Annotated[
         str | None,
         typer.Option(help="fp32; bf16 in half the memory; mmap: in a file, for any size."),
@@ -38,7 +40,7 @@ def train(
         str | None, typer.Option(help="Memory to stay within, such as 4GiB (mmap).")
     ] = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="Share the work with all ranks of torchrun.")
+        bool, typer.Option("--distributed", help="Share the work with all processes of torchrun.")
     ] = False,
 ) -> Result:
     """Train one croppable embedding; every prefix in --dims is a model of its own."""
@@ -48,26 +50,31 @@ def train(
             "train.scorer": scorer,
             "train.epochs": epochs,
             "train.device": device,
-            "train.precision": precision,
             "train.table": table,
             "train.memory": memory,
-            "graph.add_interactions": add_interactions,
+            "graph.interactions": "off" if no_interactions else None,
             "graph.inverse": inverse or None,
         }
     )
     from medapps.cli.progress import training_bar
     from medapps.cli.tables import facts
-    from medapps.stages.team import joining
+    from medapps.sizes import show_bytes
+    from medapps.stages import graph_stage, train_stage
+    from medapps.stages.train import process_group
+    from medapps.train.session import Session
 
-    with joining(job.bench, settings, distributed=distributed) as team:
-        job.quieten(team.rank)
-        graph = team.graph(kg, settings.graph)
+    runner = job.runner
+    with process_group(runner, settings, distributed=distributed) as group:
+        first = group is None or group.rank == 0
+        if not first:
+            job.quieten()
+            runner = runner.silent()
+        graph, _ = graph_stage(runner, kg, settings, group)
         job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
         with job.stopping() as stop, training_bar(job) as bar:
-            embedding, folder = team.train(
-                graph, settings.train, seed=job.seed, resume=resume, progress=bar, stop=stop
-            )
-    if team.rank > 0:
+            session = Session(job.seed, progress=bar, stop=stop, resume=resume)
+            embedding, folder = train_stage(runner, graph, settings.train, session, group)
+    if not first:
         return Result({})
     values = {
         "artifact": folder,
@@ -75,4 +82,6 @@ def train(
         "scorer": settings.train.scorer,
         **embedding.metrics,
     }
-    return Result(values, [facts(values), "Next: medapps rank, label, recommend, or crop."])
+    shown = {key: values[key] for key in _SHOWN if key in values}
+    shown["peak memory"] = show_bytes(embedding.metrics["peak_rss_bytes"])
+    return Result(values, [facts(shown), "Next: medapps rank, label, recommend, or crop."])

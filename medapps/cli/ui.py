@@ -45,8 +45,8 @@ def ui(
 ) -> Result:
     """Open the MLflow UI on this workspace; loopback only unless --host says otherwise."""
     from medapps.errors import MedappsError
-    from medapps.runstore import is_made, store_file
     from medapps.tracking import is_local, shown_uri, tracking_uri
+    from medapps.tracking.sqlite import is_made, store_file
 
     uri = tracking_uri(job.root)
     if uri.startswith(("http:", "https:")):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from medapps.comparison.grid import Grid, grids, metric_title
-from medapps.comparison.table import CONTROLS, Comparison, Row
+from medapps.comparison.table import Comparison, Row
+from medapps.methods import CONTROLS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

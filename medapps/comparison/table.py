@@ -26,12 +26,11 @@ from medapps.evaluate.statistics import (
     two_sided,
     wilcoxon,
 )
+from medapps.methods import CONTROLS, TIERS
 from medapps.report import Report
 
 Verdict = Literal["better", "worse", "no difference shown"]
-CONTROLS = frozenset({"none", "random", "shuffled", "oracle"})
-"""What a method is measured against: no vectors, noise, other users' vectors, the truth."""
-TIERS = {500: "server", 100: "pc", 10: "phone"}
+TIER_OF = {dim: name for name, dim in TIERS.items()}
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def compare(
     reports: Iterable[Report],
     *,
     reference: str = "med",
-    tiers: Mapping[int, str] = TIERS,
+    tiers: Mapping[int, str] = TIER_OF,
     draws: int = 2000,
     level: float = 0.95,
     seed: int = 0,
@@ -189,7 +188,7 @@ def _column(
 ) -> list[Row]:
     """The rows of one metric of one task at one size, the best one first and marked."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    out = CONTROLS if any(e.group.method not in CONTROLS for e in entries) else frozenset()
+    out = CONTROLS if any(e.group.method not in CONTROLS for e in entries) else ()
     best = max(sign * entry.value for entry in entries if entry.group.method not in out)
     paired = _against(entries, reference, level, sign)
     rows = []

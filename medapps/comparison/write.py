@@ -12,6 +12,7 @@ from medapps.comparison.grid import markdown
 from medapps.comparison.plots import figures
 from medapps.comparison.table import Comparison, Row
 from medapps.store import (
+    Provenance,
     disk_errors,
     file_digest,
     read_manifest,
@@ -37,12 +38,11 @@ def write_files(comparison: Comparison, folder: Path) -> None:
 def save_comparison(
     comparison: Comparison,
     folder: Path,
-    *,
+    provenance: Provenance,
     about: Mapping[str, Any],
-    parents: Mapping[str, str],
 ) -> None:
     """Save a comparison with the reports that it is made of."""
-    with writing(folder, kind=KIND, parents=parents, force=True) as draft:
+    with writing(folder, kind=KIND, provenance=provenance) as draft:
         write_files(comparison, draft.folder)
         draft.about = dict(about)
 

@@ -10,7 +10,7 @@ import numpy as np
 from medapps.crop.crop import Crop
 from medapps.crop.similar import nearest
 from medapps.errors import MedappsError
-from medapps.store import read_manifest, writing
+from medapps.store import REPLACE, read_manifest, writing
 
 _POINTS_PER_CELL = 39
 """faiss trains cells poorly with fewer."""
@@ -85,6 +85,6 @@ def open_index(folder: Path, crop: Crop, rows: np.ndarray | None) -> Any:
         read_manifest(folder, kind="index", verify_below=2**63)
     except MedappsError:
         index = build_index(crop, rows)
-        with writing(folder, kind="index", force=True) as draft:
+        with writing(folder, kind="index", provenance=REPLACE) as draft:
             faiss.write_index(index, str(draft.path(_FILE)))
     return faiss.read_index(str(folder / _FILE))

@@ -21,7 +21,7 @@ from medapps.crop.quantize import dequantize
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.store import Manifest, read_manifest, usable, writing
+from medapps.store import NEW, Manifest, Provenance, read_manifest, usable, writing
 
 Names = pl.Series | Sequence[str] | Sequence[int] | np.ndarray
 VERIFY_BELOW = 32 * 2**20
@@ -111,33 +111,25 @@ class Crop:
         return found
 
     def save(
-        self,
-        folder: Path,
-        *,
-        form: str = "safetensors",
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
+        self, folder: Path, provenance: Provenance = NEW, *, form: str = "safetensors"
     ) -> Crop:
         """Write the crop as a folder and return it opened again."""
         crop = Outgoing(self, "float32" if self.dtype == "bfloat16" else self.dtype)
-        write_crop(folder, crop, form=form, config=config, parents=parents, force=force)
+        write_crop(folder, crop, provenance, form=form)
         return load_crop(folder)
 
 
 def write_crop(
     folder: Path,
     crop: Outgoing,
+    provenance: Provenance = NEW,
     *,
     form: str = "safetensors",
     about: dict[str, Any] | None = None,
-    config: dict[str, Any] | None = None,
-    parents: dict[str, str] | None = None,
-    force: bool = False,
 ) -> Manifest:
     """Stream a crop into `folder`, whole or not at all."""
     check_format(form)
-    with writing(folder, kind="crop", config=config, parents=parents, force=force) as draft:
+    with writing(folder, kind="crop", provenance=provenance) as draft:
         write_files(draft, crop, form)
         origin = crop.source.about | (about or {})
         measured = {key: value for key, value in origin.items() if key.endswith("_seconds")}

@@ -15,7 +15,7 @@ from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rules import RULES
-from medapps.store import Draft, Manifest, read_manifest, usable, writing
+from medapps.store import NEW, Draft, Manifest, Provenance, read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,11 @@ class Embedding:
             about=self.about | origin,
         )
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
-    ) -> Embedding:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> Embedding:
         """Write the embedding as a folder and return it memory-mapped."""
         self.refuse_broken()
-        parents = {"graph": self.graph_digest} | (parents or {})
-        with writing(
-            folder, kind="embedding", config=config, parents=parents, force=force
-        ) as draft:
+        provenance = provenance.of(graph=self.graph_digest)
+        with writing(folder, kind="embedding", provenance=provenance) as draft:
             bits = self.entities.dtype == np.uint16
             self.write(draft, bfloat16(self.entities) if bits else self.entities)
         return Embedding.load(folder)

@@ -14,7 +14,7 @@ from medapps.crop.formats.stream import BLOCK_BYTES, Outgoing
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.store import Manifest
+from medapps.store import NEW, Manifest, Provenance
 
 _EXAMPLES = 5
 
@@ -28,6 +28,7 @@ def export_crop(source: Crop, folder: Path, **options: Any) -> Crop:
 def export_files(
     source: Crop,
     folder: Path,
+    provenance: Provenance = NEW,
     *,
     dtype: str = "float32",
     form: str = "safetensors",
@@ -35,9 +36,6 @@ def export_files(
     names: pl.Series | None = None,
     relations: bool = True,
     about: dict[str, Any] | None = None,
-    config: dict[str, Any] | None = None,
-    parents: dict[str, str] | None = None,
-    force: bool = False,
     block_bytes: int = BLOCK_BYTES,
 ) -> Manifest:
     """Stream `source` into `folder`: its users only, or the entities in `names`, or all.
@@ -49,11 +47,9 @@ def export_files(
     check_format(form)
     rows = chosen_rows(source, users_only=users_only, names=names)
     outgoing = Outgoing(source, dtype, rows, relations, block_bytes)
-    if parents is None and source.manifest is not None:
-        parents = {"crop": source.manifest.digest}
-    return write_crop(
-        folder, outgoing, form=form, about=about, config=config, parents=parents, force=force
-    )
+    if not provenance.parents and source.manifest is not None:
+        provenance = provenance.of(crop=source.manifest.digest)
+    return write_crop(folder, outgoing, provenance, form=form, about=about)
 
 
 def export_facts(manifest: Manifest) -> dict[str, Any]:

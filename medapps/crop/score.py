@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from medapps.model.rule import EPSILON, ScoreSpec
 from medapps.model.rules import RULES
-from medapps.model.spec import EPSILON, ScoreSpec
 
 __all__ = ["EPSILON", "SCORES", "Score", "ScoreSpec"]
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.methods import CONTROLS
 
 
 class Source(Protocol):
@@ -86,19 +87,19 @@ def user_vectors(source: Source, users: IdMap) -> UserVectors:
     return UserVectors(np.asarray(values, np.float32), known, source.dim, source.method)
 
 
-def random_control(real: UserVectors, seed: int) -> UserVectors:
-    """Gaussian vectors of the same size for the same users: input width without information."""
-    draw = np.random.default_rng([seed, 1]).standard_normal(real.values.shape).astype(np.float32)
-    draw[~real.known] = 0
-    return UserVectors(draw, real.known, real.dim, "random")
+def control(name: str, real: UserVectors, seed: int) -> UserVectors:
+    """What stands in for the vectors of the same users.
 
-
-def shuffled_control(real: UserVectors, seed: int) -> UserVectors:
-    """The same vectors handed to the wrong users: information content without meaning."""
-    values = real.values.copy()
-    rows = np.flatnonzero(real.known)
-    values[rows] = values[np.random.default_rng([seed, 2]).permutation(rows)]
-    return UserVectors(values, real.known, real.dim, "shuffled")
+    random: Gaussian numbers of the same size, input width without information. shuffled: the same
+    vectors handed to the wrong users, information without meaning.
+    """
+    rng = np.random.default_rng([seed, CONTROLS.index(name)])
+    rows, values = np.flatnonzero(real.known), np.zeros_like(real.values)
+    if name == "random":
+        values[rows] = rng.standard_normal(real.values.shape).astype(np.float32)[rows]
+    else:
+        values[rows] = real.values[rng.permutation(rows)]
+    return UserVectors(values, real.known, real.dim, name)
 
 
 @dataclass(frozen=True)

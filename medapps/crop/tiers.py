@@ -9,6 +9,7 @@ from pydantic import field_validator
 
 from medapps.config import Config, Dim
 from medapps.errors import MedappsError
+from medapps.methods import TIERS
 
 Dtype = Literal["float32", "float16", "int8"]
 
@@ -22,7 +23,7 @@ class Tier(Config):
     """Number type of its vectors."""
 
 
-DEFAULT_TIERS = {"server": Tier(dim=500), "pc": Tier(dim=100), "phone": Tier(dim=10)}
+DEFAULT_TIERS = {name: Tier(dim=dim) for name, dim in TIERS.items()}
 
 
 class CropConfig(Config):

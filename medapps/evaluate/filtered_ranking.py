@@ -18,11 +18,11 @@ from torch import Tensor
 from medapps.arrays import forget
 from medapps.crop.score import ScoreSpec
 from medapps.graph.graph import KnownTriples
-from medapps.model.scorer import Bounds, bounds_of, make_scorer
-from medapps.train.process_group import ALONE, Peers
+from medapps.model.scorer import Bounds, Scorer, make_scorer
+from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.random_streams import CANDIDATES, stream
 from medapps.train.tables.bf16 import as_numpy, as_tensor
-from medapps.train.tables.rows import group
+from medapps.train.tables.rows import group as group_ids
 
 SIDES = ("head", "tail")
 QUERIES = 512
@@ -41,61 +41,85 @@ class Ranks:
     """None: all entities; else the size of the sample that was ranked against."""
 
 
+@dataclass(frozen=True)
+class Tables:
+    """Tables whose prefixes `dims` score as `specs` say."""
+
+    entities: np.ndarray | Tensor
+    relations: np.ndarray | Tensor
+    dims: tuple[int, ...]
+    specs: tuple[ScoreSpec, ...]
+
+
 def rank_tables(
-    entities: np.ndarray | Tensor,
-    relations: np.ndarray | Tensor,
-    dims: tuple[int, ...],
-    specs: tuple[ScoreSpec, ...],
+    tables: Tables,
     triples: np.ndarray,
     known: KnownTriples | None,
     *,
     candidates: int | None = None,
     seed: int = 0,
     memory: int = 2**23,
-    peers: Peers = ALONE,
+    group: ProcessGroup = SINGLE,
 ) -> Ranks:
-    """Rank int32 triples (k, 3) with tables whose prefixes `dims` score as `specs` say.
+    """Rank int32 triples (k, 3).
 
     `candidates` ranks among that many sampled entities; `memory` bounds the bytes of a block of
-    scores. Where peers hold other rows of `entities`, each counts among its own.
+    scores. Where other processes hold other rows of the entities, each counts among its own.
     """
-    scorer = make_scorer(specs[-1].scorer, specs[-1].norm)
-    table, related = _tensor(entities), _tensor(relations)
-    columns, total = None, peers.place(len(table))[1]
+    dims, specs = tables.dims, tables.specs
+    sweep = _Sweep(
+        make_scorer(specs[-1].scorer, specs[-1].norm),
+        dims,
+        _tensor(tables.entities),
+        _tensor(tables.relations),
+        group,
+    )
+    columns, total = None, group.place(len(sweep.table))[1]
     if candidates is not None and candidates < total:
         drawn = stream(seed, CANDIDATES).choice(total, candidates, replace=False)
         columns = np.sort(drawn).astype(np.int32)
-    sign = torch.tensor([1.0 if spec.scale > 0 else -1.0 for spec in specs])
-    assert (sign > 0).all(), "scales are positive"
+    assert all(spec.scale > 0 for spec in specs), "scales are positive"
     ranks = np.empty((len(dims), 2, len(triples)))
     with torch.no_grad():
         for side, name in enumerate(SIDES):
             for first in range(0, len(triples), QUERIES):
-                part = triples[first : first + QUERIES]
-                given, asked = (
-                    (part[:, 0], part[:, 2]) if name == "tail" else (part[:, 2], part[:, 0])
-                )
-                block = _Block(scorer, dims, table, related, given, part[:, 1], asked, name, peers)
-                pairs = known.pairs(given, part[:, 1], name) if known is not None else None
+                block = _Block(sweep, triples[first : first + QUERIES], name)
+                pairs = known.pairs(*block.queries, name) if known is not None else None
                 ranks[:, side, first : first + QUERIES] = block.ranks(pairs, columns, memory)
     return Ranks(ranks, dims, None if columns is None else len(columns))
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What all queries share."""
+
+    scorer: Scorer
+    dims: tuple[int, ...]
+    table: Tensor
+    related: Tensor
+    group: ProcessGroup
+
+    def fetched(self, ids: np.ndarray) -> Tensor:
+        """Rows by id in the whole table."""
+        wanted = torch.from_numpy(np.ascontiguousarray(ids)).long()
+        held, places = self.group.fetch(self.table, wanted, group_ids(wanted))
+        return held[places, : self.scorer.widths(self.dims[-1])[0]].float()
 
 
 class _Block:
     """Some queries of one side."""
 
-    def __init__(  # type: ignore[no-untyped-def]
-        self, scorer, dims, table, related, given, relation, asked, side, peers
-    ) -> None:
-        bounds, related_width = bounds_of(scorer, dims), scorer.widths(dims[-1])[1]
-        self.scorer, self.bounds, self.table, self.asked = scorer, bounds, table, asked
-        self.peers = peers
-        source = _fetched(table, given, bounds[-1], peers)
-        rel = _rows(related, relation, related_width)
-        self.query = scorer.query(source, rel, side)
-        self.query64 = scorer.query(source.double(), rel.double(), side)
-        target = _fetched(table, asked, bounds[-1], peers)
-        self.true64 = scorer.aligned(self.query64, target.double().unsqueeze(1), bounds)[0][..., 0]
+    def __init__(self, sweep: _Sweep, triples: np.ndarray, side: str) -> None:
+        given, asked = (0, 2) if side == "tail" else (2, 0)
+        self.queries, self.asked = (triples[:, given], triples[:, 1]), triples[:, asked]
+        self.scorer, self.table, self.group = sweep.scorer, sweep.table, sweep.group
+        self.bounds = bounds = sweep.scorer.bounds(sweep.dims)
+        source = sweep.fetched(self.queries[0])
+        rel = _rows(sweep.related, self.queries[1], sweep.scorer.widths(sweep.dims[-1])[1])
+        self.query = self.scorer.query(source, rel, side)
+        self.query64 = self.scorer.query(source.double(), rel.double(), side)
+        target = sweep.fetched(self.asked).double().unsqueeze(1)
+        self.true64 = self.scorer.aligned(self.query64, target, bounds)[0][..., 0]
 
     def ranks(
         self,
@@ -107,7 +131,7 @@ class _Block:
         n, q = len(self.bounds) - 1, len(self.asked)
         drop_query, drop_answer = self._dropped(known)
         better = torch.zeros(n, q, dtype=torch.float64)
-        begin, _ = self.peers.place(len(self.table))
+        begin, _ = self.group.place(len(self.table))
         if columns is not None:
             columns = columns[(columns >= begin) & (columns < begin + len(self.table))]
         total = len(self.table) if columns is None else len(columns)
@@ -135,7 +159,7 @@ class _Block:
             better += self._count(distance, entity, low, high)
             if hasattr(self.table, "mapped"):  # pages of a file add up when they are not given back
                 forget(as_numpy(self.table))
-        return (1.0 + self.peers.sum(better)).numpy()
+        return (1.0 + self.group.sum(better)).numpy()
 
     def _dropped(
         self, known: tuple[np.ndarray, np.ndarray] | None
@@ -151,7 +175,7 @@ class _Block:
         and where the true one is no number, or too large for float32.
         """
         true = self.true64.float()
-        slack = self.scorer.kernel.slack(self.query, entity, true, self.bounds)
+        slack = self.scorer.slack(self.query, entity, true, self.bounds)
         lost = ~(true.isfinite() & slack.isfinite())
         return (true - slack).masked_fill(lost, 0.0), (true + slack).masked_fill(lost, 0.0), lost
 
@@ -162,17 +186,17 @@ class _Block:
         near = (distance <= high.unsqueeze(-1)).logical_xor_(sure)  # low <= distance <= high
         where = near.nonzero()  # (k, 3): prefix, query, entity
         for piece in where.split(65536):
-            tier, row, column = piece.T
+            which, row, column = piece.T
             exact, _ = self.scorer.aligned(
                 self.query64[row], entity[column].double().unsqueeze(1), self.bounds
             )
-            exact = exact[:, :, 0].gather(0, tier.unsqueeze(0))[0]
-            truth = self.true64[tier, row]
+            exact = exact[:, :, 0].gather(0, which.unsqueeze(0))[0]
+            truth = self.true64[which, row]
             margin = TIE * truth.abs().clamp_min(1e-6)
             value = (exact < truth - margin).double() + 0.5 * (
                 (exact - truth).abs() <= margin
             ).double()
-            count.view(-1).index_add_(0, tier * len(self.asked) + row, value)
+            count.view(-1).index_add_(0, which * len(self.asked) + row, value)
         return count
 
 
@@ -192,13 +216,6 @@ def _tensor(array: np.ndarray | Tensor) -> Tensor:
     if isinstance(array, np.memmap):
         table.mapped = array  # type: ignore[attr-defined]
     return table
-
-
-def _fetched(table: Tensor, ids: np.ndarray, width: int, peers: Peers) -> Tensor:
-    """Rows by id in the whole table."""
-    wanted = torch.from_numpy(np.ascontiguousarray(ids)).long()
-    held, places = peers.fetch(table, wanted, group(wanted), width)
-    return held[places, :width].float()
 
 
 def _rows(table: Tensor, ids: np.ndarray, width: int) -> Tensor:

@@ -8,6 +8,7 @@ once a smaller one has them in its top ten.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,8 @@ import polars as pl
 
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
-from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
-from medapps.evaluate.filtered_ranking import SIDES, Ranks, rank_tables
+from medapps.evaluate.filtered_ranking import SIDES, Ranks, Tables, rank_tables
 from medapps.graph.graph import Graph
 from medapps.model.rules import RULES
 from medapps.report import Report
@@ -27,42 +27,30 @@ HITS = (1, 3, 10)
 SPLITS = ("train", "valid", "test")
 
 
+@dataclass(frozen=True)
+class RankOptions:
+    """Which triples are ranked, and among what."""
+
+    split: str = "test"
+    candidates: int | None = None
+    """Rank among a sample of that many entities; None takes all."""
+    seed: int = 0
+    limit: int | None = None
+    """Rank at most about this many triples, evenly spread."""
+
+
 def rank_embedding(
-    embedding: Embedding,
-    graph: Graph,
-    *,
-    split: str = "test",
-    candidates: int | None = None,
-    seed: int = 0,
-    limit: int | None = None,
+    embedding: Embedding, graph: Graph, **options: Any
 ) -> tuple[list[Report], dict[str, Any]]:
     """Rank a split with every trained size; one Report per size, and the figures as one
-    dictionary.
+    dictionary. Options are the fields of `RankOptions`.
     """
-    return _rank(
-        embedding.entities,
-        embedding.relations,
-        embedding.dims,
-        embedding.specs,
-        embedding.method,
-        embedding.metrics.get("train_seconds", 0.0),
-        graph,
-        split,
-        candidates,
-        seed,
-        limit,
-    )
+    tables = Tables(embedding.entities, embedding.relations, embedding.dims, embedding.specs)
+    seconds = embedding.metrics.get("train_seconds", 0.0)
+    return _rank(tables, graph, RankOptions(**options), embedding.method, seconds)
 
 
-def rank_crop(
-    crop: Crop,
-    graph: Graph,
-    *,
-    split: str = "test",
-    candidates: int | None = None,
-    seed: int = 0,
-    limit: int | None = None,
-) -> tuple[list[Report], dict[str, Any]]:
+def rank_crop(crop: Crop, graph: Graph, **options: Any) -> tuple[list[Report], dict[str, Any]]:
     """The same for one crop, whoever made it."""
     if crop.relations is None or len(crop.entities) != len(graph.entities):
         raise MedappsError(
@@ -70,29 +58,24 @@ def rank_crop(
             fix="Make it again with --relations and without --users-only.",
         )
     entities = crop.rows(slice(None)) if crop.scale is not None else crop.entities
+    tables = Tables(entities, np.asarray(crop.relations), (crop.dim,), (crop.spec,))
     seconds = float(crop.about.get("train_seconds", 0.0))
-    return _rank(
-        entities, np.asarray(crop.relations), (crop.dim,), (crop.spec,), crop.method, seconds,
-        graph, split, candidates, seed, limit,
-    )  # fmt: skip
+    return _rank(tables, graph, RankOptions(**options), crop.method, seconds)
 
 
 def _rank(
-    entities: np.ndarray,
-    relations: np.ndarray,
-    dims: tuple[int, ...],
-    specs: tuple[ScoreSpec, ...],
-    method: str,
-    train_seconds: float,
-    graph: Graph,
-    split: str,
-    candidates: int | None,
-    seed: int,
-    limit: int | None,
+    tables: Tables, graph: Graph, options: RankOptions, method: str, train_seconds: float
 ) -> tuple[list[Report], dict[str, Any]]:
+    split, candidates, seed = options.split, options.candidates, options.seed
+    entities, relations, dims, specs = (
+        tables.entities,
+        tables.relations,
+        tables.dims,
+        tables.specs,
+    )
     if split not in SPLITS:
         raise MedappsError(f"There is no split {split!r}.", fix=f"Use {', '.join(SPLITS)}.")
-    for name, value in (("limit", limit), ("candidates", candidates)):
+    for name, value in (("limit", options.limit), ("candidates", candidates)):
         if value is not None and value < 1:
             raise MedappsError(f"--{name} takes a number of at least 1, not {value}.")
     triples = np.asarray(getattr(graph, split))
@@ -101,12 +84,9 @@ def _rank(
             f"The graph has no {split} triples to rank.",
             fix=f"Put a {split}.parquet (head, relation, tail) beside its triples.",
         )
-    if limit is not None and limit < len(triples):
-        triples = triples[:: -(-len(triples) // limit)]
-    known = graph.known
-    ranks = rank_tables(
-        entities, relations, dims, specs, triples, known, candidates=candidates, seed=seed
-    )
+    if options.limit is not None and options.limit < len(triples):
+        triples = triples[:: -(-len(triples) // options.limit)]
+    ranks = rank_tables(tables, triples, graph.known, candidates=candidates, seed=seed)
     entity, relation, _ = RULES[specs[-1].scorer].REALS
     result: dict[str, Any] = {
         "dims": {},

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from medapps.arrays import open_arrays
 from medapps.graph.ids import IdMap
 from medapps.graph.known_triples import KnownTriples
-from medapps.store import Manifest, digest_of, read_manifest, usable, writing
+from medapps.store import NEW, Manifest, Provenance, digest_of, read_manifest, usable, writing
 
 __all__ = ["Graph", "KnownTriples"]
 SPLITS = ("train", "valid", "test")
@@ -37,11 +36,9 @@ class Graph:
     """What reading changed: duplicates, self_loops, interactions added, ..."""
     manifest: Manifest | None = field(default=None, compare=False, repr=False)
 
-    def save(
-        self, folder: Path, *, config: dict[str, Any] | None = None, force: bool = False
-    ) -> Graph:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> Graph:
         """Write the graph and return it with its digest."""
-        with writing(folder, kind="graph", config=config, force=force) as draft:
+        with writing(folder, kind="graph", provenance=provenance) as draft:
             draft.arrays("triples.safetensors", {split: getattr(self, split) for split in SPLITS})
             draft.arrays("users.safetensors", {"users": self.users})
             self.entities.save(draft.path("entities.safetensors"))

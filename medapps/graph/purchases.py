@@ -31,7 +31,7 @@ from medapps.graph.split import (
     mix,
     name_hash,
 )
-from medapps.store import Manifest, read_manifest, usable, writing
+from medapps.store import NEW, Manifest, Provenance, read_manifest, usable, writing
 
 COLD_VALID, COLD_TEST, WITHHELD = 3, 4, 5
 """Parts of cold users: some of them validate with all they have; of the others the test rows test
@@ -74,9 +74,9 @@ class PurchaseSplit:
             {"user": self.users.names(rows[:, 0]), "item": self.items.names(rows[:, 1])}
         )
 
-    def save(self, folder: Path, *, force: bool = False) -> PurchaseSplit:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> PurchaseSplit:
         """Write the split as a folder."""
-        with writing(folder, kind="split", force=force) as draft:
+        with writing(folder, kind="split", provenance=provenance) as draft:
             draft.arrays("split.safetensors", {"pairs": self.pairs, "part": self.part})
             self.users.save(draft.path("users.safetensors"))
             self.items.save(draft.path("items.safetensors"))

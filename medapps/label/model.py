@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,7 +11,7 @@ import polars as pl
 from medapps.arrays import open_arrays
 from medapps.crop.service import Scaling, Source, finite_vectors
 from medapps.errors import MedappsError
-from medapps.store import read_manifest, usable, writing
+from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 WEIGHTS = ("w1", "b1", "w2", "b2")
 
@@ -65,16 +64,9 @@ class LabelModel:
         name = f"label_{self.column}" if self.column in others else self.column
         return pl.DataFrame({"user": users, name: label} | others)
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
-    ) -> None:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the model as a folder."""
-        with writing(folder, kind="labeller", config=config, parents=parents, force=force) as draft:
+        with writing(folder, kind="labeller", provenance=provenance) as draft:
             draft.arrays(
                 "model.safetensors",
                 self.weights | {"mean": self.scaling.mean, "deviation": self.scaling.deviation},

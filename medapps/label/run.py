@@ -11,8 +11,7 @@ import polars as pl
 from medapps.crop.service import (
     Source,
     UserVectors,
-    random_control,
-    shuffled_control,
+    control,
     user_vectors,
 )
 from medapps.errors import MedappsError
@@ -97,9 +96,10 @@ def train_labeller(
     beside = {"majority": _majority(examples)}
     if config.controls:
         beside["linear_probe"] = linear_probe(examples)
-        for name, control in (("random", random_control), ("shuffled", shuffled_control)):
-            fake, _ = Examples.of(control(vectors, config.split_seed), known, part, config)
-            values = _Fitted.of(fake, seeds, setting, config).by_seed
+        for name in ("random", "shuffled"):
+            fake = control(name, vectors, config.split_seed)
+            beyond, _ = Examples.of(fake, known, part, config)
+            values = _Fitted.of(beyond, seeds, setting, config).by_seed
             beside[name] = {metric: float(np.mean(v)) for metric, v in values.items()}
     report = Report(
         task="label",

@@ -9,53 +9,46 @@ vector is a smaller model.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from medapps.model.rotate import as_complex
-from medapps.model.spec import ScoreSpec
+from medapps.model.rule import BILINEAR, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-REALS = (2, 2, 2)
-KERNELS = {"dot": "product"}
-RELATIONS = "plain"
-DEFAULTS: dict[str, Any] = {"margin": 0.0}
 
+class ComplEx(Rule):
+    """The real part of the product of head, relation and conjugate tail."""
 
-def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
-    """margin + scale * Re <head, relation, conj(tail)>; rows (k, 2d), result float32 (k,)."""
-    (a, b), (c, s), (x, y) = ((z[:, 0::2], z[:, 1::2]) for z in (head, relation, tail))
-    product = (a * c - b * s) * x + (a * s + b * c) * y
-    return np.float32(spec.margin) + np.float32(spec.scale) * product.sum(1)
+    REALS = (2, 2, 2)
+    NORMS: ClassVar = {"dot": BILINEAR}
+    DEFAULTS: ClassVar = {"margin": 0.0}
 
+    def score(
+        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
+    ) -> np.ndarray:
+        """margin + scale * Re <head, relation, conj(tail)>; rows (k, 2d), result float32 (k,)."""
+        (a, b), (c, s), (x, y) = ((z[:, 0::2], z[:, 1::2]) for z in (head, relation, tail))
+        product = (a * c - b * s) * x + (a * s + b * c) * y
+        return np.float32(spec.margin) + np.float32(spec.scale) * product.sum(1)
 
-def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
-    """Entities and relations start alike."""
-    return size, size
+    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
+        """The source times the relation, or times its conjugate when heads are asked."""
+        factor = as_complex(relation)
+        as_complex(out.copy_(source)).mul_(factor if side == "tail" else factor.conj())
+        return out
 
-
-def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
-    """The source times the relation, or times its conjugate when heads are asked."""
-    factor = as_complex(relation)
-    as_complex(out.copy_(source)).mul_(factor if side == "tail" else factor.conj())
-    return out
-
-
-def query_backward(
-    dquery: Tensor,
-    source: Tensor,
-    relation: Tensor,
-    side: str,
-    dsource: Tensor,
-    drelation: Tensor,
-) -> None:
-    """A factor's gradient is the query's times the conjugate of the other factor."""
-    s, r, dq = (as_complex(x) for x in (source, relation, dquery))
-    as_complex(dsource.copy_(dquery)).mul_(r.conj() if side == "tail" else r)
-    if side == "tail":
-        as_complex(drelation.copy_(dquery)).mul_(s.conj())
-    else:  # the relation stood conjugated
-        as_complex(drelation.copy_(source)).mul_(dq.conj())
+    def query_backward(
+        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
+    ) -> None:
+        """A factor's gradient is the query's times the conjugate of the other factor."""
+        (source, relation), (dsource, drelation) = ends, grads
+        s, r, dq = (as_complex(x) for x in (source, relation, dquery))
+        as_complex(dsource.copy_(dquery)).mul_(r.conj() if side == "tail" else r)
+        if side == "tail":
+            as_complex(drelation.copy_(dquery)).mul_(s.conj())
+        else:  # the relation stood conjugated
+            as_complex(drelation.copy_(source)).mul_(dq.conj())

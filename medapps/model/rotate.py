@@ -9,59 +9,55 @@ a relation. Norm "moduli" is the published sum of absolute values of the complex
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.spec import EPSILON, ScoreSpec
+from medapps.model.rule import EPSILON, EUCLIDEAN, MODULUS, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-REALS = (2, 1, 2)
-KERNELS = {"l2": "distance", "l2sq": "distance", "moduli": "moduli"}
-RELATIONS = "angles"
-DEFAULTS: dict[str, Any] = {"rate_power": 0.25}
 
+class RotatE(Rule):
+    """The distance between the head, turned by the relation's angles, and the tail."""
 
-def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
-    """margin - scale * ||head turned by relation - tail||; rows (k, 2d), (k, d), (k, 2d)."""
-    c, s = np.cos(relation), np.sin(relation)
-    x, y = head[:, 0::2], head[:, 1::2]
-    square = np.square(x * c - y * s - tail[:, 0::2]) + np.square(x * s + y * c - tail[:, 1::2])
-    if spec.norm == "moduli":
-        distance = np.sqrt(square + np.float32(EPSILON)).sum(1)
-    else:
-        distance = square.sum(1)
-        if spec.norm == "l2":
-            distance = np.sqrt(distance + np.float32(EPSILON))
-    return np.float32(spec.margin) - np.float32(spec.scale) * distance
+    REALS = (2, 1, 2)
+    NORMS: ClassVar = {"l2": EUCLIDEAN, "moduli": MODULUS}
+    RELATIONS = "angles"
+    DEFAULTS: ClassVar = {"rate_power": 0.25}
 
+    def score(
+        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
+    ) -> np.ndarray:
+        """margin - scale * ||head turned by relation - tail||; rows (k, 2d), (k, d), (k, 2d)."""
+        c, s = np.cos(relation), np.sin(relation)
+        x, y = head[:, 0::2], head[:, 1::2]
+        square = np.square(x * c - y * s - tail[:, 0::2]) + np.square(x * s + y * c - tail[:, 1::2])
+        if spec.norm == "moduli":
+            distance = np.sqrt(square + np.float32(EPSILON)).sum(1)
+        else:
+            distance = np.sqrt(square.sum(1) + np.float32(EPSILON))
+        return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
-def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
-    """Angles start anywhere on the circle: uniform between -pi and pi."""
-    return size, math.pi * math.sqrt(dim / 3)
+    def lengths(self, size: float, dim: int, norm: str) -> tuple[float, float]:
+        """Angles start anywhere on the circle: uniform between -pi and pi."""
+        return size, math.pi * math.sqrt(dim / 3)
 
+    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
+        """The head turned forwards when tails are asked, the tail backwards when heads are."""
+        _turns(relation, side == "head", out).mul_(as_complex(source))
+        return out
 
-def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
-    """The head turned forwards when tails are asked, the tail turned backwards when heads are."""
-    _turns(relation, side == "head", out).mul_(as_complex(source))
-    return out
-
-
-def query_backward(
-    dquery: Tensor,
-    source: Tensor,
-    relation: Tensor,
-    side: str,
-    dsource: Tensor,
-    drelation: Tensor,
-) -> None:
-    """The source's gradient is turned back; an angle moves the query along its circle."""
-    back = _turns(relation, side == "tail", dsource).mul_(as_complex(dquery))
-    drelation.copy_((back * as_complex(source).conj()).imag)
-    if side == "head":
-        drelation.neg_()
+    def query_backward(
+        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
+    ) -> None:
+        """The source's gradient is turned back; an angle moves the query along its circle."""
+        (source, relation), (dsource, drelation) = ends, grads
+        back = _turns(relation, side == "tail", dsource).mul_(as_complex(dquery))
+        drelation.copy_((back * as_complex(source).conj()).imag)
+        if side == "head":
+            drelation.neg_()
 
 
 def as_complex(rows: Tensor) -> Tensor:

@@ -1,115 +1,109 @@
-"""A scorer as the training engine sees it: a rule that makes queries, a kernel that measures them.
+"""A scorer as training and ranking use it: distances of all prefixes in one pass, and backward.
 
-query = rule(source, relation, side)      one vector per positive
-D_i   = kernel(query, entity)             for every prefix i in one pass
-s_i   = m_i - c_i D_i                     (margin m_i and scale c_i belong to the loss)
+query = rule.query(source, relation, side)     one vector per positive
+D_i   = pairs or aligned(query, entity)        for every prefix i in one pass
+s_i   = m_i - c_i D_i                          (margin m_i and scale c_i belong to the loss)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor
 
-from medapps.model.kernels.base import Kernel
-from medapps.model.kernels.bilinear import Product
-from medapps.model.kernels.euclidean import Distance
-from medapps.model.kernels.modulus import Moduli
-from medapps.model.kernels.pairre_l1 import PairedSums
-from medapps.model.kernels.pairre_l2 import Paired
-from medapps.model.kernels.segments import Bounds, scale_segments_, segment_sums
-from medapps.model.rules import RULES, Rule
+from medapps.errors import MedappsError
+from medapps.model.rule import Measure, Rule
+from medapps.model.rules import RULES
 
-__all__ = ["Bounds", "Scorer", "bounds_of", "make_scorer", "scale_segments_", "segment_sums"]
-
-KERNELS: dict[str, Callable[..., Kernel]] = {
-    "distance": Distance,
-    "moduli": Moduli,
-    "paired": Paired,
-    "paired_sums": PairedSums,
-    "product": Product,
-}
+Bounds = tuple[int, ...]
+"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1] of an entity."""
 
 
 @dataclass(frozen=True)
-class Scorer:
-    """Makes queries by its rule and measures them by its kernel."""
+class Scorer(ABC):
+    """Base of the kernels: holds the rule that makes the queries it measures.
 
-    name: str
+    `aligned` is each query against its own K entities, `pairs` each query against all N. What a
+    query holds is agreed between the kernel and the rule.
+    """
+
     rule: Rule
-    kernel: Kernel
+    norm: str
+    from_larger: float = 1.0
+    """Fraction of a sub-model's gradient that reaches the next smaller one."""
 
     @property
-    def bounded(self) -> bool:
-        """Scores never exceed the margin, so their exponentials need no shift."""
-        return self.kernel.bounded
+    def measure(self) -> Measure:
+        """What it is able to do."""
+        return self.rule.NORMS[self.norm]
 
     def widths(self, dim: int) -> tuple[int, int, int]:
         """Reals per entity, per relation and per query at `dim`."""
         entity, relation, query = self.rule.REALS
         return dim * entity, dim * relation, dim * query
 
-    def query(
-        self, source: Tensor, relation: Tensor, side: str, out: Tensor | None = None
-    ) -> Tensor:
-        """(B, query reals) of source (B, width) and relation rows, into `out` if given."""
-        if out is None:
-            entity, _, query = self.rule.REALS
-            out = source.new_empty(len(source), source.shape[1] // entity * query)
+    def bounds(self, dims: tuple[int, ...]) -> Bounds:
+        """Segment bounds in reals of an entity."""
+        return (0, *(self.widths(dim)[0] for dim in dims))
+
+    def query(self, source: Tensor, relation: Tensor, side: str) -> Tensor:
+        """(B, query reals) of source (B, width) and relation rows."""
+        entity, _, query = self.rule.REALS
+        out = source.new_empty(len(source), source.shape[1] // entity * query)
         return self.rule.query(source, relation, side, out)
 
-    def query_backward(
-        self,
-        dquery: Tensor,
-        source: Tensor,
-        relation: Tensor,
-        side: str,
-        dsource: Tensor,
-        drelation: Tensor,
-    ) -> None:
-        """Write the gradients of source and relation rows."""
-        self.rule.query_backward(dquery, source, relation, side, dsource, drelation)
-
+    @abstractmethod
     def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Any]:
         """Distances (n, B, K) of query (B, q) to its own entity (B, K, width), and what to keep."""
-        return self.kernel.aligned(query, entity, bounds)
 
+    @abstractmethod
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Any, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
         """Gradients of query (B, q) and entity (B, K, width); overwrites grad and kept."""
-        return self.kernel.aligned_backward(grad, distance, kept, bounds)
 
+    @abstractmethod
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
         """Distances of query (B, q) to every entity (N, width), into out (n, B, N)."""
-        return self.kernel.pairs(query, entity, bounds, out)
 
+    @abstractmethod
     def pairs_backward(
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
-        self.kernel.pairs_backward(grad, distance, query, entity, bounds, dquery, dentity)
+        """Add to the gradients of the ends, query and entity; grad (n, B, N) is overwritten."""
+
+    @abstractmethod
+    def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
+        """(n, B): how far float32 `pairs` of query and entity may be off around distance (n, B)."""
+
+    def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
+        """(..., dim): what each coordinate adds for query (..., q) and entity (..., width)."""
+        raise MedappsError(
+            "This scorer does not say what a coordinate adds, which ext-l needs.",
+            fix="Take ext or ext-v.",
+        )
+
+    def total(self, terms: Tensor) -> Tensor:
+        """The distance whose terms have this sum."""
+        return terms
 
 
-def bounds_of(scorer: Scorer, dims: tuple[int, ...]) -> Bounds:
-    """Segment bounds in reals of an entity."""
-    return (0, *(scorer.widths(dim)[0] for dim in dims))
-
-
-def make_scorer(
-    name: str, norm: str | None = None, *, bf16: bool = False, from_larger: float = 1.0
-) -> Scorer:
+def make_scorer(name: str, norm: str | None = None, *, from_larger: float = 1.0) -> Scorer:
     """The scorer of that name, with its usual norm if none is given."""
-    rule = RULES[name]
-    norm = norm or next(iter(rule.KERNELS))
-    kernel = KERNELS[rule.KERNELS[norm]]
-    return Scorer(name, rule, kernel(norm=norm, bf16=bf16, from_larger=from_larger))
+    return scorer_of(RULES[name], norm, from_larger=from_larger)
+
+
+def scorer_of(rule: Rule, norm: str | None = None, *, from_larger: float = 1.0) -> Scorer:
+    """The kernel of a rule's norm; its module is loaded when it is needed."""
+    norm = norm or next(iter(rule.NORMS))
+    module, _, kind = rule.NORMS[norm].kernel.partition(".")
+    kernel: type[Scorer] = getattr(import_module(f"medapps.model.kernels.{module}"), kind)
+    return kernel(rule, norm, from_larger)

@@ -9,54 +9,47 @@ t_tail); that of tail t the same with r and its inverse exchanged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.spec import ScoreSpec
+from medapps.model.rule import BILINEAR, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-REALS = (2, 2, 2)
-KERNELS = {"dot": "product"}
-RELATIONS = "plain"
-DEFAULTS: dict[str, Any] = {"margin": 0.0}
 
+class SimplE(Rule):
+    """Half the sum of two products, for the triple and its inverse."""
 
-def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
-    """margin + scale / 2 * both products; rows (k, 2d), result float32 (k,)."""
-    there = head[:, 0::2] * relation[:, 0::2] * tail[:, 1::2]
-    back = tail[:, 0::2] * relation[:, 1::2] * head[:, 1::2]
-    return np.float32(spec.margin) + np.float32(spec.scale / 2) * (there + back).sum(1)
+    REALS = (2, 2, 2)
+    NORMS: ClassVar = {"dot": BILINEAR}
+    DEFAULTS: ClassVar = {"margin": 0.0}
 
+    def score(
+        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
+    ) -> np.ndarray:
+        """margin + scale / 2 * both products; rows (k, 2d), result float32 (k,)."""
+        there = head[:, 0::2] * relation[:, 0::2] * tail[:, 1::2]
+        back = tail[:, 0::2] * relation[:, 1::2] * head[:, 1::2]
+        return np.float32(spec.margin) + np.float32(spec.scale / 2) * (there + back).sum(1)
 
-def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
-    """Entities and relations start alike."""
-    return size, size
+    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
+        """(source as tail * inverse, source as head * relation) / 2 when tails are asked."""
+        there, back = (0, 1) if side == "tail" else (1, 0)
+        out[:, 0::2] = source[:, 1::2] * relation[:, back::2]
+        out[:, 1::2] = source[:, 0::2] * relation[:, there::2]
+        return out.mul_(0.5)
 
-
-def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
-    """(source as tail * inverse, source as head * relation) / 2 when tails are asked."""
-    there, back = (0, 1) if side == "tail" else (1, 0)
-    out[:, 0::2] = source[:, 1::2] * relation[:, back::2]
-    out[:, 1::2] = source[:, 0::2] * relation[:, there::2]
-    return out.mul_(0.5)
-
-
-def query_backward(
-    dquery: Tensor,
-    source: Tensor,
-    relation: Tensor,
-    side: str,
-    dsource: Tensor,
-    drelation: Tensor,
-) -> None:
-    """Each factor times the other's gradient, roles exchanged."""
-    there, back = (0, 1) if side == "tail" else (1, 0)
-    dsource[:, 1::2] = dquery[:, 0::2] * relation[:, back::2]
-    dsource[:, 0::2] = dquery[:, 1::2] * relation[:, there::2]
-    drelation[:, back::2] = dquery[:, 0::2] * source[:, 1::2]
-    drelation[:, there::2] = dquery[:, 1::2] * source[:, 0::2]
-    dsource.mul_(0.5)
-    drelation.mul_(0.5)
+    def query_backward(
+        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
+    ) -> None:
+        """Each factor times the other's gradient, roles exchanged."""
+        (source, relation), (dsource, drelation) = ends, grads
+        there, back = (0, 1) if side == "tail" else (1, 0)
+        dsource[:, 1::2] = dquery[:, 0::2] * relation[:, back::2]
+        dsource[:, 0::2] = dquery[:, 1::2] * relation[:, there::2]
+        drelation[:, back::2] = dquery[:, 0::2] * source[:, 1::2]
+        drelation[:, there::2] = dquery[:, 1::2] * source[:, 0::2]
+        dsource.mul_(0.5)
+        drelation.mul_(0.5)

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.spec import EPSILON, ScoreSpec
+from medapps.model.rule import EPSILON, EUCLIDEAN, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-REALS = (1, 1, 1)
-KERNELS = {"l2": "distance", "l1": "distance", "l2sq": "distance"}
-RELATIONS = "plain"
-DEFAULTS: dict[str, Any] = {}
 
+class TransE(Rule):
+    """The distance between head + relation and tail."""
 
-def score(head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec) -> np.ndarray:
-    """margin - scale * ||head + relation - tail||; arrays (k, d), result float32 (k,)."""
-    difference = head + relation - tail
-    if spec.norm == "l1":
-        distance = np.abs(difference).sum(1)
-    else:
-        distance = np.square(difference).sum(1)
-        if spec.norm == "l2":
-            distance = np.sqrt(distance + np.float32(EPSILON))
-    return np.float32(spec.margin) - np.float32(spec.scale) * distance
+    REALS = (1, 1, 1)
+    NORMS: ClassVar = {"l2": EUCLIDEAN}
+    ROTATION_FREE = True
 
+    def score(
+        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
+    ) -> np.ndarray:
+        """margin - scale * ||head + relation - tail||; arrays (k, d), result float32 (k,)."""
+        square = np.square(head + relation - tail).sum(1)
+        distance = np.sqrt(square + np.float32(EPSILON))
+        return np.float32(spec.margin) - np.float32(spec.scale) * distance
 
-def lengths(size: float, dim: int, norm: str) -> tuple[float, float]:
-    """Entities and relations start alike."""
-    return size, size
+    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
+        """head + relation when tails are asked, tail - relation when heads are."""
+        return out.copy_(source).add_(relation, alpha=1 if side == "tail" else -1)
 
-
-def query(source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
-    """head + relation when tails are asked, tail - relation when heads are."""
-    return out.copy_(source).add_(relation, alpha=1 if side == "tail" else -1)
-
-
-def query_backward(
-    dquery: Tensor,
-    source: Tensor,
-    relation: Tensor,
-    side: str,
-    dsource: Tensor,
-    drelation: Tensor,
-) -> None:
-    """The query moves with both, against the relation when heads are asked."""
-    dsource.copy_(dquery)
-    drelation.copy_(dquery)
-    if side == "head":
-        drelation.neg_()
+    def query_backward(
+        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
+    ) -> None:
+        """The query moves with both, against the relation when heads are asked."""
+        for grad in grads:
+            grad.copy_(dquery)
+        if side == "head":
+            grads[1].neg_()

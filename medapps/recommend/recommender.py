@@ -13,14 +13,14 @@ from scipy.sparse import csr_matrix
 from medapps.arrays import open_arrays
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.model.spec import ScoreSpec
+from medapps.model.rule import ScoreSpec
 from medapps.recommend.blend import Weights
 from medapps.recommend.mixture import Mixture
 from medapps.recommend.parts.collaborative import Factoring, Factors
 from medapps.recommend.parts.graph_score import GraphScore
 from medapps.recommend.parts.neighbours import Neighbours
 from medapps.recommend.parts.service import LowRank
-from medapps.store import read_manifest, usable, writing
+from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 REASONS = 3
 """Purchases and neighbours that are named for a recommended item."""
@@ -129,14 +129,7 @@ class Recommender:
         factors = model.collaborative or (model.gmf and model.gmf[0])
         return _unit(factors.users if factors else np.zeros((len(self.users), 1), np.float32))
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
-    ) -> None:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the recommender as a folder."""
         model = self.model
         arrays: dict[str, np.ndarray] = {}
@@ -145,9 +138,7 @@ class Recommender:
             arrays |= {f"{name}.{key}": value for key, value in values.items()}
             facts[name] = about
         arrays |= {f"purchases.{k}": v for k, v in _sparse(self.purchases).items()}
-        with writing(
-            folder, kind="recommender", config=config, parents=parents, force=force
-        ) as draft:
+        with writing(folder, kind="recommender", provenance=provenance) as draft:
             draft.arrays("parts.safetensors", arrays)
             self.users.save(draft.path("users.safetensors"))
             self.items.save(draft.path("items.safetensors"))

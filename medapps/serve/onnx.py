@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from medapps.crop.quantize import quantize
 from medapps.errors import MedappsError
-from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.ncf_paper.model import NcfRecommender
 from medapps.recommend.ncf_paper.network import NeuMF
-from medapps.store import writing
+from medapps.store import Provenance, writing
 
 
 class Device(nn.Module):
@@ -45,7 +45,7 @@ class Device(nn.Module):
 
 
 def export_onnx(
-    recommender: Recommender, folder: Path, *, dtype: str = "float16", force: bool = False
+    recommender: NcfRecommender, folder: Path, *, dtype: str = "float16", force: bool = False
 ) -> dict[str, Any]:
     """Write `ncf.onnx`, item and user tables; vectors of users as float32, float16 or int8."""
     try:
@@ -64,7 +64,7 @@ def export_onnx(
         example.append(torch.zeros(1, model.service_dim))
         names.append("service")
         shapes.append(None)
-    with writing(folder, kind="bundle", force=force) as draft:
+    with writing(folder, kind="bundle", provenance=Provenance(force=force)) as draft:
         with warnings.catch_warnings():  # torch's exporter warns about its own inside
             warnings.simplefilter("ignore")
             torch.onnx.export(

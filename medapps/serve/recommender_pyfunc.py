@@ -11,7 +11,7 @@ import polars as pl
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.load import load_recommender
 
 
 class RecommenderModel(PythonModel):
@@ -19,7 +19,7 @@ class RecommenderModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the recommender that was logged with the model."""
-        self.recommender = Recommender.load(
+        self.recommender = load_recommender(
             Path(local_file_uri_to_path(context.artifacts["recommender"]))
         )
 
@@ -28,7 +28,7 @@ class RecommenderModel(PythonModel):
     ) -> pd.DataFrame:
         """Columns user, item, rank, score: ten items, or all when there are fewer."""
         users = pl.Series("user", model_input["user"].tolist())
-        table = self.recommender.recommend_for(users, min(10, len(self.recommender.items)))
+        table = self.recommender.recommend(users, min(10, len(self.recommender.items)))
         kept = ("user", "item", "rank", "score")
         return pd.DataFrame({name: table[name].to_list() for name in kept})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.load import load_recommender
 from medapps.tracking import Run
 
 _CODE = Path(__file__).with_name("recommender_pyfunc.py")
@@ -16,7 +16,7 @@ def log_recommender(run: Run, folder: Path) -> str | None:
 
     if run.id is None:
         return None
-    model = Recommender.load(folder)
+    model = load_recommender(folder)
     example = pd.DataFrame({"user": model.users.names()[:3].to_list()})
     tags = {"dim": str(model.dim), "method": model.method}
     return run.model(_CODE, {"recommender": Path(folder)}, f"ncf-{model.dim}", example, **tags)

@@ -7,33 +7,32 @@ from pathlib import Path
 
 from medapps.comparison.gather import Found
 from medapps.comparison.grid import markdown
-from medapps.comparison.table import TIERS, Comparison, compare
+from medapps.comparison.table import TIER_OF, Comparison, compare
 from medapps.comparison.write import KIND, load_comparison, save_comparison
-from medapps.stages.bench import REVISION, Bench
-from medapps.store import stage_key
+from medapps.stages.runner import Runner, Stage
 from medapps.tracking import Run
 
 
 def compare_stage(
-    bench: Bench,
+    runner: Runner,
     found: Sequence[Found],
     open_run: Callable[[], Run],
     *,
     study: str = "",
     reference: str = "med",
-    tiers: Mapping[int, str] = TIERS,
+    tiers: Mapping[int, str] = TIER_OF,
     seed: int = 0,
 ) -> tuple[Comparison, Path]:
     """Compare saved reports; the run that `open_run` gives gets the table and the plots."""
     parents = {one.folder.name: one.digest for one in found}
     settings = {"study": study, "reference": reference, "tiers": dict(tiers), "seed": seed}
-    key = stage_key("compare", REVISION["compare"], settings, parents)
-    folder = bench.workspace.folder(KIND, key)
-    if not bench.force and bench.workspace.finished(KIND, key):
-        return load_comparison(folder), folder
+    stage = Stage("compare", KIND, settings, parents)
+    if done := runner.kept(stage):
+        return load_comparison(done), done
+    folder = runner.folder(stage)
     table = compare([one.report for one in found], reference=reference, tiers=tiers, seed=seed)
     about = {"study": study, "reports": [one.folder.name for one in found]}
-    save_comparison(table, folder, about=about, parents=parents)
+    save_comparison(table, folder, stage.provenance(), about)
     run = open_run()
     run.describe(markdown(table))
     for file in sorted(folder.iterdir()):

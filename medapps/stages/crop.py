@@ -1,4 +1,4 @@
-"""The stage that makes what a device carries, and the sources that it is made from."""
+"""The stage that makes what a device carries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medapps.crop.choose import Choice
-from medapps.crop.crop import Crop, load_crop
+from medapps.crop.crop import Crop
 from medapps.crop.cut import Croppable, OneSize, cut
 from medapps.crop.export import export_files
 from medapps.crop.retention import log_curve
@@ -19,15 +19,9 @@ from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.serve.crop_register import DIGEST, log_crop
-from medapps.stages.bench import Bench, Stage, carry_out, stage_run
-from medapps.store import (
-    MANIFEST,
-    Manifest,
-    Workspace,
-    digest_of,
-    read_manifest,
-    refuse_folder,
-)
+from medapps.stages.find import graph_of
+from medapps.stages.runner import Runner, Stage, run_stage
+from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest, refuse_folder
 from medapps.tracking import Run, check_names, registered
 
 if TYPE_CHECKING:
@@ -40,7 +34,7 @@ _READ_WHOLE = 256 * 2**20
 
 
 def crop_stage(
-    bench: Bench,
+    runner: Runner,
     source: Embedding | Crop,
     choice: Choice,
     config: CropConfig,
@@ -52,46 +46,29 @@ def crop_stage(
 
     What was written is not read back: a Parquet crop may be larger than memory.
     """
-    if bench.tracked:
+    if runner.tracked:
         check_names(config.model, choice.tier)
     crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
     if warning:
-        bench.say(f"Warning: {warning}")
+        runner.say(f"Warning: {warning}")
     digest = source.manifest.digest if source.manifest else ""
     training = source.manifest.parents.get("run") if source.manifest else None
-    settings: dict[str, Any] = {
-        "dim": choice.dim,
-        "dtype": choice.dtype,
-        "format": config.format,
-        "users_only": config.users_only,
-        "relations": config.relations,
-        "ids": None if names is None else digest_of(names.to_list()),
-        "tier": choice.tier,
-    }
-    data = str(crop.about.get("data", "data"))
-    tags = {"method": crop.method, "dim": choice.dim, "task": "crop", "data": data}
-    tags |= {"tier": choice.tier or "", "dtype": choice.dtype}
-    if warning:
-        tags["untrained"] = "true"
-    name = f"{crop.method}/{choice.dim}/crop/{choice.dtype}"
-    stage = Stage("crop", "crop", settings, {"source": digest}, data, name, tags)
+    tier = choice.tier if _is_med(crop) else None
+    stage = _cropping(crop, choice, config, names, digest)
 
-    def make(run: Run, folder: Path) -> None:
+    def make(run: Run, folder: Path) -> Manifest:
         began = time.perf_counter()
+        provenance = stage.provenance(run=run.id, training_run=training)
         made = export_files(
             crop,
             folder,
+            replace(provenance, force=runner.force, ours=out is None),
             dtype=choice.dtype,
             form=config.format,
             users_only=config.users_only,
             names=names,
             relations=config.relations,
             about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
-            config=settings,
-            parents={"source": digest}
-            | ({"run": run.id} if run.id else {})
-            | ({"training_run": training} if training else {}),
-            force=bench.force or out is None,
         )
         seconds = time.perf_counter() - began
         run.metrics(
@@ -104,35 +81,52 @@ def crop_stage(
         if choice.curve is not None:
             log_curve(run, choice.curve)
         if config.format == "parquet" and made.bytes > _READ_WHOLE:
-            bench.say("Not logged as a model: a Parquet crop of this size is for other tools.")
-            return
-        log_crop(run, folder, model=config.model, tier=choice.tier if _is_med(crop) else None)
+            runner.say("Not logged as a model: a Parquet crop of this size is for other tools.")
+        else:
+            log_crop(run, folder, model=config.model, tier=tier)
+        return made
 
-    if out is None:
-        made, folder = carry_out(bench, stage, make, _manifest)
-        tier = choice.tier if _is_med(crop) else None
-        known = None
-        if bench.tracked and tier:
-            known = registered(bench.workspace.root, data, config.model, tier, DIGEST)
-        # not yet, when the command that made it was killed or ran untracked
-        if known is not None and made.digest not in known:
-            bench.say(f"Registering it as {config.model}@{tier}, which was not done before.")
-            with stage_run(bench, stage) as run:
-                log_crop(run, folder, model=config.model, tier=tier)
-        return made, folder
-    refuse_folder(out, "crop", force=bench.force)
-    if _is_source(out, digest):
-        raise MedappsError(
-            f"{out} is what the crop is cut from, so it is not replaced.",
-            fix="Name another folder.",
-        )
-    with stage_run(bench, stage) as run:
-        make(run, out)
-    return _manifest(out), out
+    if out is not None:
+        refuse_folder(out, "crop", force=runner.force)
+        if (out / MANIFEST).is_file() and _manifest(out).digest == digest:
+            raise MedappsError(
+                f"{out} is what the crop is cut from, so it is not replaced.",
+                fix="Name another folder.",
+            )
+        with runner.run(stage) as run:
+            return make(run, out), out
+    made, folder = run_stage(runner, stage, make, _manifest)
+    known = None
+    if runner.tracked and tier:
+        known = registered(runner.workspace.root, stage.experiment, config.model, tier, DIGEST)
+    # not yet, when the command that made it was killed or ran untracked
+    if known is not None and made.digest not in known:
+        runner.say(f"Registering it as {config.model}@{tier}, which was not done before.")
+        with runner.run(stage) as run:
+            log_crop(run, folder, model=config.model, tier=tier)
+    return made, folder
 
 
-def _is_source(out: Path, digest: str) -> bool:
-    return (out / MANIFEST).is_file() and _manifest(out).digest == digest
+def _cropping(
+    crop: Crop, choice: Choice, config: CropConfig, names: pl.Series | None, digest: str
+) -> Stage:
+    """What the export of a crop is called."""
+    settings: dict[str, Any] = {
+        "dim": choice.dim,
+        "dtype": choice.dtype,
+        "format": config.format,
+        "users_only": config.users_only,
+        "relations": config.relations,
+        "ids": None if names is None else digest_of(names.to_list()),
+        "tier": choice.tier,
+    }
+    data = str(crop.about.get("data", "data"))
+    tags = {"method": crop.method, "dim": choice.dim, "task": "crop", "data": data}
+    tags |= {"tier": choice.tier or "", "dtype": choice.dtype}
+    if crop.about.get("untrained"):
+        tags["untrained"] = "true"
+    name = f"{crop.method}/{choice.dim}/crop/{choice.dtype}"
+    return Stage("crop", "crop", settings, {"source": digest}, data, name, tags)
 
 
 def _manifest(folder: Path) -> Manifest:
@@ -149,38 +143,11 @@ def croppable(source: Embedding | Crop) -> Croppable:
     return OneSize(source) if isinstance(source, Crop) else source
 
 
-def find_source(
-    workspace: Workspace, folder: Path | None = None, method: str = "med", dim: int | None = None
-) -> Embedding | Crop:
-    """The embedding in `folder`, else the newest of the workspace; or the newest baseline."""
-    from medapps.crop.embedding import Embedding
-
-    if folder is not None:
-        return Embedding.load(folder)
-    if method == "med":
-        newest = workspace.newest("embedding")
-        if newest is None:
-            raise MedappsError(
-                f"The workspace {workspace.root} holds no embedding.",
-                fix="Train one: medapps train --kg PATH.",
-            )
-        return Embedding.load(newest)
-    wanted: dict[str, Any] = {"method": method, "exported": None}
-    newest = workspace.newest("crop", **wanted | ({} if dim is None else {"dim": dim}))
-    if newest is None:
-        raise MedappsError(
-            f"The workspace {workspace.root} holds no baseline {method!r}"
-            + (f" with dim {dim}." if dim is not None else "."),
-            fix=f"Make it: medapps baseline {method} --dim {dim or 10}.",
-        )
-    return load_crop(newest)
-
-
 def validation_quality(
     workspace: Workspace, source: Embedding | Crop, *, limit: int, candidates: int
 ) -> Callable[[Crop], float]:
     """MRR on the triples that validated the source's training, in the graph it was trained on."""
-    graph = _graph_of(workspace, source)
+    graph = graph_of(workspace, source)
     graph = replace(graph, valid=_validation_triples(graph, source))
     among = candidates if len(graph.entities) > candidates else None
 
@@ -198,7 +165,7 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
     if len(graph.valid):
         return graph.valid
     if not isinstance(source, Crop) and source.manifest is not None:
-        from medapps.train.batches.holdout import split_validation
+        from medapps.train.batches.epoch_order import split_validation
         from medapps.train.config import MedConfig
 
         settings = dict(source.manifest.config)
@@ -209,17 +176,5 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
     raise MedappsError(
         f"{graph.name} has no validation triples, so the share of quality kept is not known.",
         fix="Put a valid.parquet beside its triples, or train with --set train.patience=5 --set "
-        "train.valid_fraction=0.05, which holds some out.",
-    )
-
-
-def _graph_of(workspace: Workspace, source: Embedding | Crop) -> Graph:
-    digest = source.manifest.parents.get("graph") if source.manifest else None
-    for folder in workspace.saved("graph"):
-        graph = Graph.load(folder)
-        if graph.digest == digest:
-            return graph
-    raise MedappsError(
-        "The graph of this embedding is not in the workspace, so its quality cannot be measured.",
-        fix="Use --dim or --tier, or train it in this workspace.",
+        "train.fraction=0.05, which holds some out.",
     )

@@ -1,212 +1,360 @@
-"""The stages of the two tasks: labels and recommendations from any vectors."""
+"""The stages that measure vectors: link prediction, labels and recommendations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from medapps.comparison.grid import HEADLINES
-from medapps.graph.labels import label_columns, read_labels
-from medapps.graph.tables import find_table, regular_file
+from medapps.crop.crop import Crop
+from medapps.crop.embedding import Embedding
+from medapps.crop.service import user_vectors
+from medapps.errors import MedappsError
+from medapps.graph.graph import Graph
+from medapps.graph.labels import Labels, label_columns, read_labels
+from medapps.graph.purchases import PurchaseSplit
+from medapps.graph.tables import find_table, table_file
 from medapps.report import Report
-from medapps.stages.bench import Bench, Stage, carry_out
-from medapps.stages.origin import Origin
-from medapps.stages.vectors import Vectors
-from medapps.store import digest_of, file_digest
+from medapps.stages.find import find_graph, find_split, find_vectors
+from medapps.stages.graph import graph_stage, split_stage
+from medapps.stages.runner import Runner, Stage, run_stage
+from medapps.stages.vectors import Vectors, no_vectors, origin_of
+from medapps.store import Provenance, file_digest
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
-    from medapps.label.config import LabelConfig
-    from medapps.recommend.config import RecommendConfig
-    from medapps.recommend.ncf_paper.problem import Problem
-
-Save = Callable[..., None]
-
-
-def label_stage(
-    bench: Bench,
-    vectors: Vectors,
-    labels: Path,
-    config: LabelConfig,
-    *,
-    data: str,
-    seeds: tuple[int, ...],
-    keep_model: bool = True,
-) -> tuple[Report, Path]:
-    """Label users; the model is kept as labellers/<name of the report's folder>."""
-    from medapps.label.run import train_labeller
-
-    table = read_labels(labels)
-    first = next(iter(label_columns(table.schema)), None)
-    column = config.column or first
-    config = config.model_copy(update={"column": column})
-    assert vectors.source is not None, "labels are read from vectors"
-    source = vectors.source
-
-    def work(run: Run) -> tuple[Report, Save]:
-        done = train_labeller(source, table, config, seeds=seeds, run=run, data=data)
-        return done.report, done.model.save
-
-    return _task_stage(
-        bench,
-        "label",
-        "label" if column == first else f"label-{column}",
-        vectors,
-        config.plain() | {"seeds": list(seeds)},
-        {"labels": file_digest(labels)},
-        data,
-        work,
-        "labeller" if keep_model else None,
-        {"label": column},
-    )
-
-
-def recommend_stage(
-    bench: Bench,
-    vectors: Vectors,
-    interactions: Path,
-    config: RecommendConfig,
-    *,
-    data: str,
-    seeds: tuple[int, ...],
-    keep_model: bool = True,
-) -> tuple[Report, Path]:
-    """Recommend products; the model is kept as recommenders/<name of the report's folder>."""
-
-    def work(run: Run) -> tuple[Report, Save]:
-        from medapps.recommend.ncf_paper.run import train_recommender
-
-        problem = _problem(interactions, config)
-        done = train_recommender(vectors.source, problem, config, seeds=seeds, run=run, data=data)
-        return done.report, done.model.save
-
-    return _task_stage(
-        bench,
-        "recommend",
-        "recommend",
-        vectors,
-        config.plain() | {"seeds": list(seeds)},
-        _recommend_inputs(interactions),
-        data,
-        work,
-        "recommender" if keep_model else None,
-    )
-
-
-def reference_stage(
-    bench: Bench,
-    name: str,
-    interactions: Path,
-    config: RecommendConfig,
-    *,
-    data: str,
-    seed: int,
-) -> tuple[Report, Path]:
-    """Recommend products by popularity, ALS or BPR, which know no graph, on the same split."""
-
-    def work(run: Run) -> tuple[Report, Save | None]:
-        from medapps.recommend.ncf_paper.run import reference_report
-
-        problem = _problem(interactions, config)
-        report = reference_report(name, problem, config, seeds=(seed,), data=data)
-        run.metrics(report.metrics)
-        return report, None
-
-    kept = ("core", "own_split", "cold_share", "bad_ratings", "sampled_negatives", "few")
-    settings = {key: value for key, value in config.plain().items() if key in kept}
-    return _task_stage(
-        bench,
-        "recommend",
-        "recommend",
-        Vectors(None, Origin(name, 0, digest_of(name), seed)),
-        settings | {"seeds": [seed]},
-        _recommend_inputs(interactions),
-        data,
-        work,
-        None,
-    )
-
-
-def _recommend_inputs(interactions: Path) -> dict[str, str]:
-    """Digests of the interactions and, where a data set has its own negatives, of those."""
-    inputs = {"interactions": file_digest(regular_file(interactions))}
-    if (negatives := find_table(interactions.parent, ["test_negatives"])) is not None:
-        inputs["negatives"] = file_digest(negatives)
-    return inputs
-
-
-def _problem(interactions: Path, config: RecommendConfig) -> Problem:
-    """The split that every method sees."""
     import polars as pl
 
-    from medapps.recommend.ncf_paper.problem import prepare
-
-    negatives = find_table(interactions.parent, ["test_negatives"])
-    own = pl.read_parquet(negatives, glob=False) if negatives else None
-    return prepare(interactions, config, own)
+    from medapps.label.config import LabelConfig
+    from medapps.recommend.config import RecommendConfig
+    from medapps.settings import Settings
 
 
-def _task_stage(
-    bench: Bench,
-    task: str,
-    title: str,
-    vectors: Vectors,
-    settings: dict[str, Any],
-    inputs: dict[str, str],
-    data: str,
-    work: Callable[[Run], tuple[Report, Save | None]],
-    model_kind: str | None,
-    tags: dict[str, object] | None = None,
-) -> tuple[Report, Path]:
-    """One task on one set of vectors: report, costs in the run, and perhaps the model."""
-    origin = vectors.origin
-    stage = Stage(
-        task,
-        "report",
-        settings | {"method": origin.method, "dim": origin.dim},
-        inputs | {"vectors": origin.digest},
-        data,
-        f"{origin.method}/{origin.dim}/{title}/{origin.seed}",
-        origin.tags(task, data) | (tags or {}),
+class Model(Protocol):
+    """What a task trained."""
+
+    def save(self, folder: Path, provenance: Provenance) -> None: ...
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """What a task reads: vectors, its table and the name of the data set; and its seeds."""
+
+    vectors: Vectors
+    table: Path
+    data: str
+    seeds: tuple[int, ...] = (0,)
+    keep_model: bool = True
+    """Keep what was trained, under the name of the report's folder."""
+    split: PurchaseSplit | None = None
+    """What each purchase is for, where the task recommends."""
+    graph: Graph | None = None
+    """The graph that the vectors come from, where it is at hand."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asks a task to read; whatever is not named is found."""
+
+    method: str
+    dim: int
+    data: Path | None = None
+    table: Path | None = None
+    embedding: Path | None = None
+    seed: int = 0
+    seeds: int = 1
+
+    @property
+    def files(self) -> tuple[Path | None, ...]:
+        """What a command reads, and so must not replace."""
+        return self.table, self.data, self.embedding
+
+
+def task_inputs(runner: Runner, settings: Settings, stem: str, wanted: Wanted) -> TaskInputs:
+    """Vectors of a method and the table `stem` (labels, interactions), by default the newest.
+
+    Without vectors (method none) a data set needs no graph. Purchases are split as they were for
+    the graph.
+    """
+    found = _found_inputs(runner, settings, stem, wanted)
+    if stem != "interactions" or found.split is not None:
+        return found
+    return replace(found, split=split_stage(runner, found.table, settings.split))
+
+
+def _found_inputs(runner: Runner, settings: Settings, stem: str, wanted: Wanted) -> TaskInputs:
+    seeds = tuple(range(wanted.seed, wanted.seed + wanted.seeds))
+    if wanted.method == "none" and stem == "labels":
+        raise MedappsError(
+            "Labels are read from vectors, so that --method none has nothing to read.",
+            fix="Use --method random as a control.",
+        )
+    if wanted.method == "none" and wanted.data is not None:
+        file = wanted.table or table_file(wanted.data, stem)
+        return TaskInputs(no_vectors(seed=wanted.seed), file, wanted.data.resolve().name, seeds)
+    graph = (
+        graph_stage(runner, wanted.data, settings)[0]
+        if wanted.data is not None
+        else find_graph(runner.workspace, wanted.embedding)
     )
+    vectors = find_vectors(
+        runner.workspace,
+        wanted.method,
+        wanted.dim,
+        graph,
+        embedding=wanted.embedding,
+        seed=wanted.seed,
+    )
+    table = wanted.table or table_file(Path(graph.source), stem)
+    split = find_split(runner.workspace, graph, table) if stem == "interactions" else None
+    return TaskInputs(vectors, table, graph.name, seeds, split=split, graph=graph)
 
-    def make(run: Run, folder: Path) -> None:
-        with run.results_first(HEADLINES[task]):
-            report, save = work(run)
-        options = {key: value for key, value in settings.items() if key != "seeds"}
-        report = origin.mark(report, options)
-        run.metrics(report.cost)
-        given: dict[str, Any] = {
-            "config": dict(stage.config),
-            "parents": dict(stage.parents),
-            "force": True,
+
+@dataclass(frozen=True)
+class _Task:
+    """One task on one set of vectors."""
+
+    name: str
+    inputs: TaskInputs
+    options: dict[str, Any]
+    """Settings without the seeds."""
+    parents: dict[str, str]
+    model_kind: str | None = None
+    title: str = ""
+    tags: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def stage(self) -> Stage:
+        origin, data = self.inputs.vectors.origin, self.inputs.data
+        settings = {
+            "seeds": list(self.inputs.seeds),
+            "method": origin.method,
+            "dim": origin.dim,
         }
-        if model_kind is not None and save is not None:
-            kept = bench.workspace.folder(model_kind, stage.key)
-            save(kept, **given)
-            if model_kind == "recommender":
+        return Stage(
+            self.name,
+            "report",
+            self.options | settings,
+            self.parents | {"vectors": origin.digest},
+            data,
+            f"{origin.method}/{origin.dim}/{self.title or self.name}/{origin.seed}",
+            origin.tags(self.name, data) | self.tags,
+        )
+
+    def runner(self, runner: Runner) -> Runner:
+        """One that runs the task again where its model is wanted and was not kept."""
+        kind = self.model_kind
+        if kind is None or runner.workspace.finished(kind, self.stage.key):
+            return runner
+        return replace(runner, force=True)
+
+
+def _measure(
+    runner: Runner, task: _Task, work: Callable[[Run], tuple[Report, Model | None]]
+) -> tuple[Report, Path]:
+    """Report, costs in the run, and perhaps the model."""
+    stage, origin = task.stage, task.inputs.vectors.origin
+
+    def make(run: Run, folder: Path) -> Report:
+        with run.results_first(HEADLINES[task.name]):
+            report, model = work(run)
+        report = origin.mark(report, task.options)
+        run.metrics(report.cost)
+        if task.model_kind is not None and model is not None:
+            kept = runner.workspace.folder(task.model_kind, stage.key)
+            model.save(kept, stage.provenance())
+            if task.model_kind == "recommender":
                 from medapps.serve.recommender_register import log_recommender
 
                 log_recommender(run, kept)
-        report.save(folder, **given)
+        report.save(folder, stage.provenance())
+        return report
 
-    if model_kind is not None and not bench.workspace.finished(model_kind, stage.key):
-        bench = replace(bench, force=True)
-    report, folder = carry_out(bench, stage, make, Report.load)
-    _warn(bench, report)
+    report, folder = run_stage(runner, stage, make, Report.load)
+    _warn(runner, report)
     return report, folder
 
 
-def _warn(bench: Bench, report: Report) -> None:
+def _warn(runner: Runner, report: Report) -> None:
     """Say which users a task could not learn from."""
     details = report.details
     users, missing = details["users"], details.get("missing_users", 0)
     if missing:
-        bench.say(
+        runner.say(
             f"Warning: {missing:,} of {users:,} users are not in the graph and have no vector."
         )
     empty = details.get("notes", {}).get("unlabelled", 0)
     if empty:
-        bench.say(f"Warning: {empty:,} users have no value of {details['label']}: left out.")
+        runner.say(f"Warning: {empty:,} users have no value of {details['label']}: left out.")
+
+
+def label_stage(runner: Runner, inputs: TaskInputs, config: LabelConfig) -> tuple[Report, Path]:
+    """Label users; the model is kept as labellers/<name of the report's folder>."""
+    table = read_labels(inputs.table)
+    first = next(iter(label_columns(table.schema)), None)
+    column = config.column or first
+    config = config.model_copy(update={"column": column})
+    source = inputs.vectors.source
+    assert source is not None, "labels are read from vectors"
+    task = _Task(
+        "label",
+        inputs,
+        config.plain(),
+        {"labels": file_digest(inputs.table)},
+        "labeller" if inputs.keep_model else None,
+        "label" if column == first else f"label-{column}",
+        {"label": column},
+    )
+    runner = task.runner(runner)
+    if not runner.kept(task.stage):  # what cannot be read is refused before a run is opened
+        user_vectors(source, Labels.of(table, column, config.rare).users)
+
+    def work(run: Run) -> tuple[Report, Model]:
+        from medapps.label.run import train_labeller
+
+        given: dict[str, Any] = {"seeds": inputs.seeds, "data": inputs.data}
+        done = train_labeller(source, table, config, run=run, **given)
+        return done.report, done.model
+
+    return _measure(runner, task, work)
+
+
+def recommend_stage(
+    runner: Runner, inputs: TaskInputs, config: RecommendConfig
+) -> tuple[Report, Path]:
+    """Recommend products; the model is kept as recommenders/<name of the report's folder>."""
+    kind = "recommender" if inputs.keep_model else None
+    if config.model != "ncf-paper":  # its parts are chosen, not drawn: one fit says it all
+        inputs = replace(inputs, seeds=inputs.seeds[:1])
+    task = _Task("recommend", inputs, config.plain(), _recommend_parents(inputs), kind)
+    runner = task.runner(runner)
+    source, split = inputs.vectors.source, inputs.split
+    assert split is not None, "recommendations start from a split"
+    if source is not None and not runner.kept(task.stage):
+        user_vectors(source, split.users)  # what cannot be read is refused before a run is opened
+
+    def work(run: Run) -> tuple[Report, Model]:
+        own = _own_negatives(inputs.table)
+        if config.model == "ncf-paper":
+            from medapps.recommend.ncf_paper.problem import prepare
+            from medapps.recommend.ncf_paper.run import train_ncf_paper
+
+            problem = prepare(split, config, own)
+            given: dict[str, Any] = {"seeds": inputs.seeds, "data": inputs.data}
+            paper = train_ncf_paper(source, problem, config, run=run, **given)
+            return paper.report, paper.model
+        from medapps.recommend.run import train_recommender
+
+        given = {"seed": inputs.seeds[0], "data": inputs.data, "negatives": own}
+        done = train_recommender(source, split, config, run=run, **given)
+        return done.report, done.model
+
+    return _measure(runner, task, work)
+
+
+def reference_stage(
+    runner: Runner, inputs: TaskInputs, config: RecommendConfig
+) -> tuple[Report, Path]:
+    """Recommend products by popularity, ALS and so on, which use no graph, on the same split."""
+    kept = ("sampled_negatives", "few", "list_length")
+    options = {key: value for key, value in config.plain().items() if key in kept}
+    task = _Task("recommend", inputs, options, _recommend_parents(inputs))
+    split = inputs.split
+    assert split is not None, "recommendations start from a split"
+
+    def work(run: Run) -> tuple[Report, None]:
+        from medapps.recommend.run import reference_report
+
+        name, seed = inputs.vectors.origin.method, inputs.seeds[0]
+        report = reference_report(name, split, config, seed=seed, data=inputs.data)
+        run.metrics(report.metrics)
+        return report, None
+
+    return _measure(runner, task, work)
+
+
+def _recommend_parents(inputs: TaskInputs) -> dict[str, str]:
+    """Digests of the split and, where a data set has its own negatives, of those."""
+    assert inputs.split is not None, "recommendations start from a split"
+    parents = {"split": inputs.split.digest}
+    if (negatives := find_table(inputs.table.parent, ["test_negatives"])) is not None:
+        parents["negatives"] = file_digest(negatives)
+    return parents
+
+
+def _own_negatives(interactions: Path) -> pl.DataFrame | None:
+    """A data set's own candidates for the sampled protocol, if there are any beside it."""
+    import polars as pl
+
+    negatives = find_table(interactions.parent, ["test_negatives"])
+    return pl.read_parquet(negatives, glob=False) if negatives else None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Which triples are ranked, and among how many entities."""
+
+    split: str = "test"
+    candidates: int | None = None
+    """Sampled entities; None ranks among all."""
+    limit: int | None = None
+    """At most so many triples; None ranks all."""
+    seed: int = 0
+
+
+ALL_TESTS = Ranking()
+
+
+def rank_stage(
+    runner: Runner, graph: Graph, source: Embedding | Crop, ranking: Ranking = ALL_TESTS
+) -> list[tuple[Report, Path]]:
+    """Filtered link prediction of every size of an embedding, or of one crop."""
+    options = {
+        "split": ranking.split,
+        "candidates": ranking.candidates,
+        "limit": ranking.limit,
+    }
+
+    @cache
+    def sweep() -> dict[int, Report]:
+        """All sizes at once, when the first of them is asked for."""
+        from medapps.evaluate.link_prediction import rank_crop, rank_embedding
+
+        given: dict[str, Any] = options | {"seed": ranking.seed}
+        if isinstance(source, Crop):
+            reports, figures = rank_crop(source, graph, **given)
+        else:
+            reports, figures = rank_embedding(source, graph, **given)
+        kept = {key: value for key, value in figures.items() if key.startswith("arr")}
+        return {
+            report.dim: replace(report, details=report.details | {"retention": kept})
+            for report in reports
+        }
+
+    out = []
+    for dim in (source.dim,) if isinstance(source, Crop) else source.dims:
+        origin = origin_of(source, dim)
+        stage = Stage(
+            "rank",
+            "report",
+            options | {"seed": ranking.seed, "method": origin.method, "dim": dim},
+            {"graph": graph.digest, "vectors": origin.digest},
+            graph.name,
+            f"{origin.method}/{dim}/rank/{origin.seed}",
+            origin.tags("rank", graph.name),
+        )
+
+        def make(run: Run, folder: Path, stage: Stage = stage, dim: int = dim) -> Report:
+            report = origin_of(source, dim).mark(sweep()[dim], options)
+            run.metrics(report.metrics)
+            run.metrics(report.cost)
+            for name, table in report.tables.items():
+                run.text(table.write_csv(), f"{name}.csv")
+            report.save(folder, stage.provenance())
+            return report
+
+        out.append(run_stage(runner, stage, make, Report.load))
+    return out

@@ -1,66 +1,67 @@
-"""The stage that trains an embedding, with its checkpoints."""
+"""The stage that trains an embedding with its checkpoints, in one process or in a group of them."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medapps.errors import Interrupted, MedappsError
+from medapps.crop.embedding import Embedding
+from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.stages.bench import Bench, Stage, carry_out
 from medapps.stages.graph import log_graph
-from medapps.tracking import Run
+from medapps.stages.runner import Runner, Stage, run_stage
+from medapps.tracking import NO_RUN, Run
+from medapps.train.session import Session
 
 if TYPE_CHECKING:
-    from medapps.crop.embedding import Embedding
+    from medapps.settings import Settings
     from medapps.train.config import MedConfig
-    from medapps.train.loop import Progress
+    from medapps.train.distributed.group import Group
 
 
 def train_stage(
-    bench: Bench,
-    graph: Graph,
-    config: MedConfig,
-    *,
-    seed: int = 0,
-    resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], int] | None = None,
+    runner: Runner, graph: Graph, config: MedConfig, session: Session, group: Group | None = None
 ) -> tuple[Embedding, Path]:
-    """One MED training of a graph."""
-    from medapps.crop.embedding import Embedding
-    from medapps.train.loop import train_med
+    """One MED training of a graph; all processes of a group call it."""
+    stage = _training(graph, config, session.seed)
+    if group is not None:
+        session = _agreed(group, graph, config, session)
+    first = group is None or group.rank == 0
 
-    stage = training_stage(graph, config, seed)
-    checkpoints = ready_checkpoints(bench, stage, resume)
+    def ready() -> str:
+        return "" if runner.kept(stage) else str(_checkpoints(runner, stage, session.resume))
 
-    def make(run: Run, folder: Path) -> None:
-        log_graph(run, graph)
-        with naming_signal(stop):
-            embedding = train_med(
-                graph,
-                config,
-                seed=seed,
-                run=run,
-                checkpoint_dir=checkpoints,
-                resume=resume,
-                progress=progress,
-                stop=None if stop is None else lambda: bool(stop()),
-                say=bench.say,
-            )
-        settings = dict(stage.config)
-        parents = dict(stage.parents) | ({"run": run.id} if run.id else {})
-        embedding.save(folder, config=settings, parents=parents, force=True)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    checkpoints = ready() if group is None else group.first(ready)
 
-    return carry_out(bench, stage, make, Embedding.load)
+    def make(run: Run, folder: Path) -> Embedding:
+        if first:
+            log_graph(run, graph)
+        provenance = stage.provenance(run=run.id)
+        here = replace(session, run=run, checkpoint_dir=Path(checkpoints), say=runner.say)
+        if group is None:
+            from medapps.train.med import train_med
+
+            made = train_med(graph, config, here).save(folder, provenance)
+        else:
+            from medapps.train.distributed.train import train_sharded
+
+            made = train_sharded(group, graph, config, folder, here, provenance=provenance)
+        if first:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        return made
+
+    if first:
+        return run_stage(runner, stage, make, Embedding.load)
+    folder = runner.folder(stage)
+    return make(NO_RUN, folder) if checkpoints else Embedding.load(folder), folder
 
 
-def training_stage(graph: Graph, config: MedConfig, seed: int) -> Stage:
-    """What a MED training of a graph is called, whoever carries it out."""
+def _training(graph: Graph, config: MedConfig, seed: int) -> Stage:
     dims = ",".join(map(str, config.dims))
     return Stage(
         "train",
@@ -73,24 +74,50 @@ def training_stage(graph: Graph, config: MedConfig, seed: int) -> Stage:
     )
 
 
-def ready_checkpoints(bench: Bench, stage: Stage, resume: bool) -> Path:
+def _agreed(group: Group, graph: Graph, config: MedConfig, session: Session) -> Session:
+    """Refuse processes that would train different things; one started again is resumed."""
+    from medapps.train.distributed.group import restarts
+    from medapps.train.distributed.train import check_processes
+
+    session = replace(session, resume=session.resume or restarts() > 0)
+    check_processes(group, graph, config, session.seed, session.resume)
+    return session
+
+
+def _checkpoints(runner: Runner, stage: Stage, resume: bool) -> Path:
     """Where the state of a training is kept; refuses to lose an unfinished one unasked."""
-    checkpoints = bench.workspace.root / "checkpoints" / stage.key
-    if checkpoints.exists() and not resume:
-        if not bench.force:
+    folder = runner.checkpoints(stage)
+    if folder.exists() and not resume:
+        if not runner.force:
             raise MedappsError(
                 "An unfinished training with these settings was found.",
                 fix="Go on with --resume, or start again with --force.",
             )
-        shutil.rmtree(checkpoints)
-    return checkpoints
+        shutil.rmtree(folder)
+    return folder
 
 
 @contextmanager
-def naming_signal(stop: Callable[[], int] | None) -> Iterator[None]:
-    """Tell an interruption which signal caused it, for the exit code."""
+def process_group(
+    runner: Runner, settings: Settings, *, distributed: bool
+) -> Iterator[Group | None]:
+    """The processes that torchrun started, who must have been told the same; None for one alone."""
+    if not distributed:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise MedappsError(
+                "torchrun started several processes, and each would do the whole training.",
+                fix="Add --distributed, or start it without torchrun.",
+            )
+        yield None
+        return
     try:
-        yield
-    except Interrupted as error:
-        number = stop() if stop else 0
-        raise Interrupted(str(error), number or error.signal_number) from error
+        from medapps.train.distributed import train  # noqa: F401  (all that it needs of torch)
+        from medapps.train.distributed.group import joined
+    except ImportError as error:
+        raise MedappsError(
+            f"This torch lacks something that --distributed needs: {error}.",
+            fix="Install the versions of constraints.txt (torch 2.13).",
+        ) from error
+    with joined(settings.train.hardware.device) as group:
+        group.same(settings.graph.plain() | {"force": runner.force}, "config")
+        yield group

@@ -1,27 +1,83 @@
-"""The vectors that a task reads: a method's crop, or a control that stands in for one."""
+"""The vectors that a task reads, and where they come from: who made them, at which cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from medapps.crop.crop import Crop, load_crop
+from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
-from medapps.crop.service import NamedVectors, Source
+from medapps.crop.service import NamedVectors, Source, UserVectors, control, user_vectors
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
-from medapps.stages.baseline import SECTIONS
-from medapps.stages.newest import newest_graph
-from medapps.stages.origin import Origin, origin_of
-from medapps.store import Workspace, digest_of, file_digest
+from medapps.report import Report
+from medapps.store import digest_of, file_digest
 
 LATENTS = "latents.parquet"
-CONTROLS = ("none", "random", "shuffled", "oracle")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The maker of some vectors."""
+
+    method: str
+    dim: int
+    digest: str
+    seed: int = 0
+    """Seed of the training."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the training without the seed: equal ones are trainings of the same thing."""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    """train_seconds, teachers included, and bytes on the device."""
+
+    def tags(self, task: str, data: str) -> dict[str, object]:
+        """How runs of a task on these vectors are found."""
+        return {
+            "method": self.method,
+            "dim": self.dim,
+            "task": task,
+            "data": data,
+            "seed": self.seed,
+        }
+
+    def mark(self, report: Report, options: Mapping[str, Any]) -> Report:
+        """The report with what a comparison must know: cost, training and recipe."""
+        recipe = [dict(self.recipe), dict(options)]
+        marks = {"training": self.seed, "recipe": digest_of(recipe)[:16]}
+        seconds = report.cost.get("train_seconds", 0.0) if report.task != "rank" else 0.0
+        return replace(
+            report,
+            method=self.method,
+            dim=self.dim,
+            cost={"task_seconds": seconds} | dict(self.cost),
+            details=report.details | marks,
+        )
+
+
+def origin_of(source: Embedding | Crop, dim: int) -> Origin:
+    """The origin of an embedding's prefix or of a crop, as far as its manifest tells."""
+    crop = source if isinstance(source, Crop) else source.crop(dim)
+    manifest = source.manifest
+    settings = dict(manifest.config) if manifest else {}
+    seed = int(settings.pop("seed", crop.about.get("seed", 0)))
+    digest = manifest.digest if manifest else ""
+    return Origin(
+        method=crop.method,
+        dim=dim,
+        digest=digest_of([digest, dim, settings]),  # two recipes may yield the same vectors
+        seed=seed,
+        recipe=settings,
+        cost={
+            "train_seconds": float(crop.about.get("train_seconds", 0.0)),
+            "bytes": float(crop.nbytes),
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -31,6 +87,11 @@ class Vectors:
     source: Source | None
     """None for the control without vectors."""
     origin: Origin
+
+
+def no_vectors(method: str = "none", seed: int = 0) -> Vectors:
+    """Nothing to read: the control `none`, or a recommender that uses no graph."""
+    return Vectors(None, Origin(method, 0, digest_of(method), seed))
 
 
 def crop_vectors(made: Embedding | Crop, dim: int) -> Vectors:
@@ -47,23 +108,31 @@ def control_vectors(
     `real` gives the vectors that are shuffled. Controls that do not depend on a size have dim 0.
     """
     if name == "none":
-        return Vectors(None, Origin("none", 0, digest_of("none"), seed))
+        return no_vectors(seed=seed)
     if name == "oracle":
         return _oracle(Path(graph.source), seed)
-    users = np.asarray(graph.users)
-    names = graph.entities.names(users)
-    ids = IdMap.of(names)
-    rng = np.random.default_rng([seed, CONTROLS.index(name)])
+    ids = IdMap.of(graph.entities.names(np.asarray(graph.users)))
     if name == "random":
-        values = rng.standard_normal((len(ids), dim)).astype(np.float32)
-        origin = Origin("random", dim, digest_of(["random", dim, seed, graph.digest]), seed)
-        return Vectors(NamedVectors(ids, values, "random"), origin)
-    source = real()
-    assert source.source is not None
-    values, _ = source.source.vectors(ids.names())
-    digest = digest_of(["shuffled", source.origin.digest, seed])
-    origin = Origin("shuffled", dim, digest, seed, source.origin.recipe)
-    return Vectors(NamedVectors(ids, values[rng.permutation(len(ids))], "shuffled"), origin)
+        everyone = np.ones(len(ids), bool)
+        users = UserVectors(np.zeros((len(ids), dim), np.float32), everyone, dim, name)
+        origin = Origin(name, dim, digest_of([name, dim, seed, graph.digest]), seed)
+    else:
+        given = real()
+        assert given.source is not None
+        digest = digest_of([name, given.origin.digest, seed])
+        origin = Origin(name, dim, digest, seed, given.origin.recipe)
+        if isinstance(given.source, Crop):
+            return Vectors(_exchanged(given.source, seed), origin)
+        users = user_vectors(given.source, ids)
+    return Vectors(NamedVectors(ids, control(name, users, seed).values, name), origin)
+
+
+def _exchanged(crop: Crop, seed: int) -> Crop:
+    """The crop with the vectors of its users exchanged among them, items as they are."""
+    entities = crop.rows(slice(None)).copy()
+    rows = np.asarray(crop.users)
+    entities[rows] = entities[np.random.default_rng([seed, 2]).permutation(rows)]
+    return replace(crop, entities=entities, scale=None, method="shuffled")
 
 
 def _oracle(folder: Path, seed: int) -> Vectors:
@@ -77,50 +146,6 @@ def _oracle(folder: Path, seed: int) -> Vectors:
     ids = IdMap.of(frame["user"])
     values = np.empty((len(ids), frame["latent"].dtype.shape[0]), np.float32)  # type: ignore[attr-defined]
     values[ids.ids(frame["user"])] = frame["latent"].to_numpy()
-    origin = Origin("oracle", 0, file_digest(path), seed)
-    return Vectors(NamedVectors(ids, values, "oracle"), origin)
-
-
-def find_vectors(
-    workspace: Workspace,
-    method: str,
-    dim: int,
-    *,
-    graph: Graph | None = None,
-    embedding: Path | None = None,
-    seed: int = 0,
-) -> tuple[Vectors, Graph]:
-    """The newest vectors of a method in the workspace, and the graph that they belong to."""
-    graph = graph or newest_graph(workspace, embedding)
-    if method in CONTROLS:
-        real = _finder(workspace, "med", dim, graph, embedding)
-        return control_vectors(method, dim, graph, seed, real), graph
-    return _finder(workspace, method, dim, graph, embedding)(), graph
-
-
-def _finder(
-    workspace: Workspace, method: str, dim: int, graph: Graph, embedding: Path | None
-) -> Callable[[], Vectors]:
-    def find() -> Vectors:
-        if method == "med":
-            digest = {"graph_digest": graph.digest}
-            folder = embedding or workspace.newest("embedding", method="med", **digest)
-            if folder is None:
-                raise MedappsError(
-                    f"No embedding of {graph.name} was trained in {workspace.root}.",
-                    fix=f"Train one: medapps train --kg {graph.source}",
-                )
-            return crop_vectors(Embedding.load(folder), dim)
-        if method not in SECTIONS:
-            known = ", ".join(["med", *SECTIONS, *CONTROLS])
-            raise MedappsError(f"There is no method {method!r}.", fix=f"Choose one of {known}.")
-        made = {"method": method, "dim": dim, "graph": graph.digest}
-        folder = workspace.newest("crop", **made, exported=None)  # not what devices got of it
-        if folder is None:
-            raise MedappsError(
-                f"There is no {method} of dim {dim} for {graph.name} in {workspace.root}.",
-                fix=f"Make it: medapps baseline {method} --dim {dim} --kg {graph.source}",
-            )
-        return crop_vectors(load_crop(folder), dim)
-
-    return find
+    return Vectors(
+        NamedVectors(ids, values, "oracle"), Origin("oracle", 0, file_digest(path), seed)
+    )

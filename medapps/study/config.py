@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from medapps.config import Config, Count, Dim, Seed
+from medapps.methods import METHODS
 
 DEMO = Path(__file__).with_name("demo.yaml")
 """The study that `medapps demo` runs; the same file is configs/demo.yaml."""
-Method = Literal[
-    "med", "dt", "ext", "ext-l", "ext-v", "pca", "bkd", "ta", "dualde", "iterde",
-    "none", "random", "shuffled", "oracle", "popularity", "als", "bpr",
-]  # fmt: skip
-CONTROLS: frozenset[str] = frozenset({"none", "random", "shuffled", "oracle"})
-"""Stand-ins for vectors: none, noise, those of other users, the planted truth."""
-REFERENCES: frozenset[str] = frozenset({"popularity", "als", "bpr"})
-"""Recommenders that use no graph."""
+if TYPE_CHECKING:
+    Method = str
+else:
+    Method = Literal[METHODS]
 
 
 class StudyTask(Config):

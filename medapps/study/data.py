@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from medapps.errors import MedappsError
-from medapps.stages.bench import Bench
+from medapps.stages.runner import Runner
 from medapps.store import read_manifest
 from medapps.study.config import StudyData
 
 
-def data_folder(bench: Bench, item: StudyData, root: Path | None) -> Path:
+def data_folder(runner: Runner, item: StudyData, root: Path | None) -> Path:
     """The folder of a data set; a synthetic one is made in the workspace if it is not there."""
     if item.synth is not None:
-        return _synthetic(bench, item)
+        return _synthetic(runner, item)
     assert item.name is not None
     roots = [Path(given) for given in (root, os.environ.get("MEDAPPS_DATA")) if given]
     for place in (*(root / item.name for root in roots), Path(item.name)):
@@ -27,15 +27,15 @@ def data_folder(bench: Bench, item: StudyData, root: Path | None) -> Path:
     )
 
 
-def _synthetic(bench: Bench, item: StudyData) -> Path:
+def _synthetic(runner: Runner, item: StudyData) -> Path:
     from medapps.graph.synth.synthesize import synthesize
 
     assert item.synth is not None
     parts = ["synth", item.synth, str(item.users or ""), f"s{item.seed}" if item.seed else ""]
-    folder = bench.workspace.root / "data" / "-".join(filter(None, parts))
+    folder = runner.workspace.root / "data" / "-".join(filter(None, parts))
     if folder.exists():
         read_manifest(folder, kind="dataset")
         return folder
-    bench.say(f"making the synthetic data set {folder.name}")
+    runner.say(f"making the synthetic data set {folder.name}")
     synthesize(folder, item.synth, item.users, item.seed)
     return folder

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
 from medapps.graph.tables import table_file
+from medapps.methods import CONTROLS, REFERENCES
 from medapps.settings import Settings
 from medapps.stages import (
-    Bench,
+    Baseline,
+    Ranking,
+    Runner,
+    TaskInputs,
     Vectors,
     baseline_stage,
     control_vectors,
     crop_vectors,
     label_stage,
+    no_vectors,
     rank_stage,
     recommend_stage,
     reference_stage,
+    split_stage,
     train_stage,
 )
-from medapps.study.config import CONTROLS, REFERENCES, StudyData, StudyTask
+from medapps.stages.find import find_split
+from medapps.study.config import StudyData, StudyTask
 from medapps.study.plan import dims_of, methods_of, tasks_of
-
-if TYPE_CHECKING:
-    from medapps.train.loop import Progress
+from medapps.train.session import Session
 
 
 def sources(
-    bench: Bench, graph: Graph, settings: Settings, method: str, dims: Sequence[int], seed: int
+    runner: Runner, graph: Graph, settings: Settings, method: str, dims: Sequence[int], seed: int
 ) -> list[Embedding | Crop]:
     """What a method gives at `dims`: one embedding of MED, or one crop per size.
 
     A student is smaller than its teacher: from the teacher's size on dt stands in for it.
     """
-    measuring = Measuring(bench, settings, StudyData(name=graph.name), graph)
+    measuring = Measuring(runner, settings, StudyData(name=graph.name), graph)
     trained = settings.train.dims
     if method == "med":
         missing = sorted(set(dims) - set(trained))
@@ -58,12 +62,12 @@ def sources(
 class Measuring:
     """Makes vectors and measures them, method by method, so that results appear early."""
 
-    bench: Bench
+    runner: Runner
     settings: Settings
     item: StudyData
     graph: Graph
-    progress: Callable[[Progress], None] | None = None
-    stop: Callable[[], int] | None = None
+    session: Session = field(default_factory=Session)
+    """Who is told how trainings go, and who may stop them."""
     made: dict[tuple[str, int, int], Embedding | Crop] = field(default_factory=dict)
     """Method, dim and seed to what was loaded or made before."""
 
@@ -86,7 +90,7 @@ class Measuring:
             yield from self._rank(method, dims, seed)
             return
         for dim in dims:
-            if self.stop is not None and (number := self.stop()):
+            if (stop := self.session.stop) and (number := stop()):
                 raise Interrupted("Stopped; the same command goes on from here.", number)
             if method in REFERENCES:
                 yield self._reference(method, seed)
@@ -100,35 +104,36 @@ class Measuring:
         for dim in (0,) if method == "med" else dims:  # an embedding is ranked at all its sizes
             source = self.source(method, dim, seed)
             if source.relations is None:
-                self.bench.say(f"{method} has no relations: it cannot be ranked.")
+                self.runner.say(f"{method} has no relations: it cannot be ranked.")
                 continue
-            ranked = rank_stage(
-                self.bench, self.graph, source, candidates=study.candidates, limit=study.limit
-            )
+            ranking = Ranking(candidates=study.candidates, limit=study.limit)
+            ranked = rank_stage(self.runner, self.graph, source, ranking)
             yield from (path for report, path in ranked if report.dim in dims)
 
     def _label(self, vectors: Vectors) -> Iterator[Path]:
         for column in self.item.labels or (self.settings.label.column,):
             config = self.settings.label.model_copy(update={"column": column})
-            given = self._given(vectors)
-            yield label_stage(self.bench, vectors, self._table("labels"), config, **given)[1]
+            yield label_stage(self.runner, self._inputs(vectors, "labels"), config)[1]
 
     def _recommend(self, vectors: Vectors) -> Path:
-        table, config = self._table("interactions"), self.settings.recommend
-        return recommend_stage(self.bench, vectors, table, config, **self._given(vectors))[1]
+        inputs = self._inputs(vectors, "interactions")
+        return recommend_stage(self.runner, inputs, self.settings.recommend)[1]
 
     def _reference(self, name: str, seed: int) -> Path:
-        table, config = self._table("interactions"), self.settings.recommend
-        return reference_stage(self.bench, name, table, config, data=self.graph.name, seed=seed)[1]
+        inputs = self._inputs(no_vectors(name, seed), "interactions")
+        return reference_stage(
+            self.runner, replace(inputs, seeds=(seed,)), self.settings.recommend
+        )[1]
 
-    def _table(self, stem: str) -> Path:
-        return table_file(Path(self.graph.source), stem)
-
-    def _given(self, vectors: Vectors) -> dict[str, Any]:
-        """Arguments of both tasks; another training of the vectors has other seeds."""
+    def _inputs(self, vectors: Vectors, stem: str) -> TaskInputs:
+        """What a task reads; another training of the vectors has other seeds."""
         repeats = self.settings.study.repeats
         seeds = tuple(vectors.origin.seed * repeats + i for i in range(repeats))
-        return {"data": self.graph.name, "seeds": seeds, "keep_model": False}
+        table, split = table_file(Path(self.graph.source), stem), None
+        if stem == "interactions":
+            split = find_split(self.runner.workspace, self.graph, table)
+            split = split or split_stage(self.runner, table, self.settings.split)
+        return TaskInputs(vectors, table, self.graph.name, seeds, keep_model=False, split=split)
 
     def _vectors(self, method: str, dim: int, seed: int) -> Vectors:
         if method in CONTROLS:
@@ -142,12 +147,10 @@ class Measuring:
         key = (method, dim, seed)
         if key not in self.made:
             train, baseline = self.settings.train, self.settings.baseline
-            given: dict[str, Any] = {"seed": seed, "progress": self.progress, "stop": self.stop}
-            self.made[key] = (
-                train_stage(self.bench, self.graph, train, resume=True, **given)[0]
-                if method == "med"
-                else baseline_stage(self.bench, self.graph, method, dim, baseline, train, **given)[
-                    0
-                ]
-            )
+            session = replace(self.session, seed=seed, resume=True)
+            if method == "med":
+                self.made[key] = train_stage(self.runner, self.graph, train, session)[0]
+            else:
+                asked = Baseline(method, dim, baseline, train)
+                self.made[key] = baseline_stage(self.runner, self.graph, asked, session)[0]
         return self.made[key]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from medapps.config import put, validate
+from medapps.config import full_key, nested, validate
+from medapps.methods import CONTROLS, REFERENCES, SIZELESS
 from medapps.settings import Settings
-from medapps.study.config import CONTROLS, REFERENCES, StudyConfig, StudyData, StudyTask
-
-SIZELESS = REFERENCES | {"none", "oracle"}
-"""Controls and references that are the same at every size."""
+from medapps.study.config import StudyConfig, StudyData, StudyTask
 
 
 def settings_for(settings: Settings, item: StudyData) -> Settings:
@@ -24,7 +22,7 @@ def _changed(settings: Settings, changes: dict[str, Any], where: str) -> Setting
         return settings
     values = settings.plain()
     for dotted, value in changes.items():
-        put(values, dotted, value)
+        values = Settings.merged(values, nested(dotted, value))
     return validate(Settings, values, where=where)
 
 
@@ -37,9 +35,9 @@ def methods_of(study: StudyConfig, task: StudyTask) -> tuple[str, ...]:
     """The methods of a task: controls have no triples to rank, references only recommend."""
     methods = task.methods or study.methods
     if task.task == "rank":
-        return tuple(m for m in methods if m not in CONTROLS | REFERENCES)
+        return tuple(m for m in methods if m not in CONTROLS + REFERENCES)
     if task.task == "label":
-        return tuple(m for m in methods if m not in REFERENCES | {"none"})
+        return tuple(m for m in methods if m not in (*REFERENCES, "none"))
     return methods
 
 
@@ -69,12 +67,17 @@ def quick(settings: Settings, given: Collection[str] = ()) -> Settings:
         "study.limit": min(study.limit or 1000, 1000),
     }
     once = {"study.seeds": study.seeds[:1], "study.repeats": 1}
-    changes = tiny | once | study.quick
+    changes = {full_key(Settings, key): v for key, v in (tiny | once | study.quick).items()}
     data = [
-        item.model_copy(update={"set": {k: v for k, v in item.set.items() if k not in changes}})
+        item.model_copy(
+            update={
+                "set": {k: v for k, v in item.set.items() if full_key(Settings, k) not in changes}
+            }
+        )
         for item in study.data
     ]
-    changes = {key: value for key, value in changes.items() if key not in given}
+    kept = {full_key(Settings, key) for key in given}
+    changes = {key: value for key, value in changes.items() if key not in kept}
     fixed = {"study.name": f"{study.name}-quick", "study.data": [item.plain() for item in data]}
     return _changed(settings, changes | fixed, "study.quick")
 

@@ -8,27 +8,24 @@ holds the table.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from medapps.comparison.gather import Found
 from medapps.comparison.table import Comparison
 from medapps.comparison.write import save_comparison
 from medapps.errors import MedappsError
 from medapps.settings import Settings
-from medapps.stages import Bench, compare_stage, graph_stage
-from medapps.store import digest_of, read_manifest, write_text
+from medapps.stages import Runner, compare_stage, graph_stage
+from medapps.store import Provenance, digest_of, read_manifest, write_text
 from medapps.study.data import data_folder
 from medapps.study.measure import Measuring
 from medapps.study.plan import settings_for
 from medapps.tracking import Run, track
-
-if TYPE_CHECKING:
-    from medapps.train.loop import Progress
+from medapps.train.session import Session
 
 
 @dataclass(frozen=True)
@@ -52,42 +49,34 @@ class StudyResult:
 
 
 def run_study(
-    bench: Bench,
-    settings: Settings,
-    *,
-    data: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stop: Callable[[], int] | None = None,
+    runner: Runner, settings: Settings, *, data: Path | None = None, session: Session | None = None
 ) -> StudyResult:
-    """Carry out settings.study; `data` is the folder that holds the data sets.
-
-    `progress` is called after each epoch; a signal number from `stop` ends them.
-    """
+    """Run settings.study; `data` is the folder that holds the data sets."""
     study = settings.study
     if not study.data:
         raise MedappsError(
             "The study names no data set.", fix="Add study.data to its file: a name or a preset."
         )
-    folders = [data_folder(bench, item, data) for item in study.data]
+    folders = [data_folder(runner, item, data) for item in study.data]
     tables: list[tuple[Comparison, Path]] = []
     runs: dict[str, str | None] = {}
     for item, folder in zip(study.data, folders, strict=True):
         own = settings_for(settings, item)
-        graph, _ = graph_stage(bench, folder, own.graph)
+        graph, _ = graph_stage(runner, folder, own)
         counts = f"{len(graph.entities):,} entities, {len(graph.train):,} triples"
-        bench.say(f"{graph.name}: {counts}")
-        table, where, run_id = _run_on(Measuring(bench, own, item, graph, progress, stop))
+        runner.say(f"{graph.name}: {counts}")
+        table, where, run_id = _run_on(Measuring(runner, own, item, graph, session or Session()))
         tables.append((table, where))
         runs[graph.name] = run_id
-    comparison, folder = _joined(bench, study.name, tables)
-    return StudyResult(comparison, folder, bench.ledger, runs)
+    comparison, folder = _joined(runner, study.name, tables)
+    return StudyResult(comparison, folder, runner.ledger, runs)
 
 
 def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
     """The study on one data set, inside its own run."""
-    bench, settings, graph = measuring.bench, measuring.settings, measuring.graph
+    runner, settings, graph = measuring.runner, measuring.settings, measuring.graph
     study, item = settings.study, measuring.item
-    place = bench.workspace.root / "studies"
+    place = runner.workspace.root / "studies"
     place.mkdir(parents=True, exist_ok=True)
     note = place / f"{digest_of([settings.plain(), item.plain(), graph.digest])[:16]}.json"
     earlier = json.loads(note.read_text())["run_id"] if note.is_file() else None
@@ -97,22 +86,22 @@ def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
         def parent() -> Run:
             run = stack.enter_context(
                 track(
-                    bench.workspace.root,
+                    runner.workspace.root,
                     experiment=graph.name,
                     name=study.name,
                     params={"study": study.plain()},
                     tags={"study": study.name, "task": "study", "data": graph.name},
                     reopen=earlier,
-                    enabled=bench.tracked,
-                    say=bench.say,
+                    enabled=runner.tracked,
+                    say=runner.say,
                 )
             )
             if run.id:
                 write_text(note, json.dumps({"study": study.name, "run_id": run.id}))
             return run
 
-        under = bench.under(parent)
-        found = replace(measuring, bench=under).all()
+        under = runner.under(parent)
+        found = replace(measuring, runner=under).all()
         tiers = {tier.dim: name for name, tier in settings.crop.tiers.items()}
         table, folder = compare_stage(
             under,
@@ -127,7 +116,7 @@ def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
 
 
 def _joined(
-    bench: Bench, name: str, tables: list[tuple[Comparison, Path]]
+    runner: Runner, name: str, tables: list[tuple[Comparison, Path]]
 ) -> tuple[Comparison, Path]:
     """The tables of all data sets as one, saved under the study's name."""
     if len(tables) == 1:
@@ -136,10 +125,10 @@ def _joined(
         tuple(row for table, _ in tables for row in table.rows), tables[0][0].reference
     )
     parents = {path.name: path.name for _, path in tables}
-    folder = bench.workspace.folder("comparison", digest_of([name, parents])[:16])
-    if bench.workspace.finished("comparison", folder.name) is None:
+    folder = runner.workspace.folder("comparison", digest_of([name, parents])[:16])
+    if runner.workspace.finished("comparison", folder.name) is None:
         manifests = (read_manifest(path, kind="comparison") for _, path in tables)
         reports = [key for manifest in manifests for key in manifest.about["reports"]]
         about = {"study": name, "reports": reports}
-        save_comparison(whole, folder, about=about, parents=parents)
+        save_comparison(whole, folder, Provenance(parents=parents, ours=True), about)
     return whole, folder

@@ -15,11 +15,12 @@ import numpy as np
 from torch import Tensor
 
 from medapps.arrays import Blocks, bfloat16, forget, open_arrays
+from medapps.config import flat
 from medapps.errors import MedappsError
-from medapps.store import MANIFEST, read_manifest, writing
+from medapps.store import MANIFEST, REPLACE, read_manifest, writing
 from medapps.train.tables.bf16 import as_numpy, as_tensor
 
-MACHINE = ("threads", "checkpoint_seconds")
+MACHINE = ("hardware.threads", "hardware.checkpoint_seconds")
 """Settings that may differ between the parts of one training."""
 
 
@@ -48,7 +49,7 @@ def save_checkpoint(
     folder: Path, tensors: dict[str, Tensor], counters: Counters, identity: dict[str, Any]
 ) -> None:
     """Replace the checkpoint in `folder` in one step."""
-    with writing(folder, kind="checkpoint", force=True) as draft:
+    with writing(folder, kind="checkpoint", provenance=REPLACE) as draft:
         arrays: dict[str, np.ndarray | Blocks] = {}
         for name, tensor in tensors.items():
             array = as_numpy(tensor)
@@ -87,10 +88,11 @@ def check_identity(was: dict[str, Any], now: dict[str, Any], folder: Path) -> No
                 f"{folder} is a checkpoint of another {key}: {was[key]!r}, not {now[key]!r}.",
                 fix="Leave out --resume to start anew.",
             )
+    before = flat(was["config"])
     changed = [
-        f"{key}={was['config'].get(key)!r}, now {value!r}"
-        for key, value in now["config"].items()
-        if key not in MACHINE and was["config"].get(key) != value
+        f"{key}={before.get(key)!r}, now {value!r}"
+        for key, value in flat(now["config"]).items()
+        if key not in MACHINE and before.get(key) != value
     ]
     if changed:
         raise MedappsError(

@@ -1,5 +1,8 @@
 """Every choice of a MED training, in one frozen model that needs no torch to be read.
 
+Settings are grouped by what they change. Every setting has a name of its own, so the group may be
+left out: `MedConfig(lr=0.1)` and `--set train.lr=0.1` mean `optimiser.lr`.
+
 Ablations are one line: `MedConfig(ml_down=0, ml_up=0)` is "w/o MLM",
 `MedConfig(positive_weights="uniform", negative_weights="uniform")` "w/o EIM",
 `MedConfig(dlw="off")` "w/o DLW"; `mrl()` has all three off.
@@ -8,36 +11,28 @@ Ablations are one line: `MedConfig(ml_down=0, ml_up=0)` is "w/o MLM",
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from medapps.config import Config, Count, Dim, Positive, Size, Weight
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.sizes import parse_bytes
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"
 """Of a table in a file."""
-OpenFraction = Annotated[float, Field(gt=0.0, lt=1.0)]
+Power = Annotated[float, Field(ge=0, le=10)]
 PartialFraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 PER_DIM = ("margin", "temperature", "drop", "distil")
-"""Settings with one value for all dims or one per dim."""
+"""Settings of the loss with one value for all dims or one per dim."""
 
 
-class MedConfig(Config):
-    """How to train one croppable embedding."""
+class SamplingConfig(Config):
+    """Which triples and negatives a step sees."""
 
-    dims: tuple[Dim, ...] = (10, 100, 500)
-    """Ascending sizes; every prefix of these lengths becomes a model of its own."""
-    scorer: str = "transe"
-    """How head, relation and tail make a score; some settings below have other defaults then."""
-    norm: str = "l2"
-    """Distance of the scorer: l2 Euclidean, l1 sum of absolute values, l2sq squared Euclidean."""
-
-    epochs: Count = 30
-    """Passes over the training triples."""
     batch: Size = 1024
     """Positive triples per update."""
     chunk: Size = 512
@@ -48,92 +43,91 @@ class MedConfig(Config):
     """One set of negatives per chunk, or each positive its own."""
     filter_known: bool = True
     """Leave out negatives that are training triples (the true entity is always left out)."""
-    degree_share: Fraction = 0.0
-    """Share of the negatives drawn in proportion to degree; the rest is uniform."""
-    subsampling: bool = False
-    """Weight positives by one over the root of how often (head, relation) and (relation, tail)
-    occur.
-    """
-    own_answer: Weight = 0.0
-    """Weight of the loss that keeps a query's own entity from answering it, where the relation is
-    mostly not symmetric; 0 switches it off.
-    """
 
-    lr: Positive = 0.2
-    """Starting learning rate."""
-    decay: bool = True
-    """Let the learning rate fall linearly to zero over the epochs."""
-    rate_power: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """q in lr (d_n / d_i)^q, the rate of what size i adds: small sizes want longer steps."""
-    relation_rate: Positive = 1.0
-    """What multiplies the learning rate of relations."""
-    keep_length: bool = False
-    """Scale an entity back to its starting length after every step; for PairRE, whose scores do not
-    know lengths: else vectors grow and are turned less and less.
-    """
-    optimiser: Literal["adagrad", "lazy_adam", "adam"] = "adagrad"
-    """Adagrad with one number per row and segment, Adam on touched rows, or on the whole table."""
-    init_norm: Positive = 1.0
-    """Expected length of a full vector at the start."""
+
+class LossConfig(Config):
+    """The loss of every sub-model, and how sub-models teach each other."""
 
     margin: Weight | tuple[Weight, ...] = 4.0
     """Margin of the score, one for all dims or one per dim."""
     temperature: Weight | tuple[Positive, ...] = 2.0
-    """w2: how sharply negatives are weighted by their score, one for all dims or one per dim."""
-    scale_power: Annotated[float, Field(ge=0, le=10)] = 0.5
-    """a in c_i = (d_n / d_i)^a, which stretches the distances of small prefixes."""
-
-    from_larger: Fraction = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it: 1 is the gradient
-    of all losses together; with 0 a size builds on the smaller one without moving it.
-    """
-    penalty: Weight = 0.0
-    """N3: weight of the cubed sizes of the numbers of every positive; for bilinear scorers."""
-    drop: PartialFraction | tuple[PartialFraction, ...] = 0.0
-    """Share of its coordinates that a positive does without at each step, one for all dims or one
-    per dim for those that it adds; for PairRE and bilinear scorers.
-    """
-
-    ml_down: Weight = 0.0
-    """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
-    ml_up: Weight = 0.0
-    """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
+    """w2: self-adversarial temperature of the negatives, one for all dims or one per dim."""
+    scale_power: Power = 0.5
+    """a in c_i = (d_n / d_i)^a, which multiplies the distances of sub-model i."""
     distil: Weight | tuple[Weight, ...] = 3.0
-    """How strongly the full size teaches each prefix how to rank a positive and its negatives, one
-    for all dims or one per dim; the last, of the teacher itself, does nothing.
+    """Weight of the distillation from the full size into each sub-model, by the distribution over
+    a positive and its negatives; one for all dims or one per dim, of which the last has no effect.
     """
-    ml_reduction: Literal["balanced", "joint"] = "balanced"
-    """Mean over positives plus mean over negatives, or one mean over all."""
-    positive_weights: Literal["uniform", "recip_dist", "prob", "neg_score", "literal"] = "uniform"
-    """Evolutionary improvement of positives: how the next smaller model's score weighs a triple."""
+    ml_down: Weight = 0.0
+    """Mutual learning: weight of the larger neighbour as the teacher; 0 switches it off."""
+    ml_up: Weight = 0.0
+    """Mutual learning: weight of the smaller neighbour as the teacher; 0 switches it off."""
+    positive_weights: Literal["uniform", "recip_dist", "prob"] = "uniform"
+    """Evolutionary improvement: how the next smaller sub-model's score weighs a positive."""
     positive_temperature: Weight = 1.0
-    """w1: how sharply positives are weighted."""
+    """w1: temperature of the weights of positives."""
     negative_weights: Literal["own", "smaller", "uniform"] = "own"
-    """Whose scores weigh the negatives: the model's own, the next smaller model's, or nobody's."""
+    """Whose scores weigh negatives: the sub-model's own, the next smaller one's, or nobody's."""
     negative_norm: Literal["per_positive", "batch"] = "per_positive"
     """Weights of negatives sum to one per positive, or over the whole chunk."""
-    dlw: Literal["off", "fixed", "literal", "normalised", "uncertainty"] = "off"
-    """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned in one of three ways."""
+    dlw: Literal["off", "fixed", "literal"] = "off"
+    """Dynamic loss weight exp(w3 d_i/d_n): none, w3 fixed, or w3 learned."""
     w3: Annotated[float, Field(ge=-50, le=50)] = 1.0
     """Starting value of w3."""
     w3_lr: Weight = 1e-3
     """Learning rate of w3 where it is learned."""
-    submodels: Literal["all", "one"] | Count = "all"
-    """Sub-models trained per step: all, one with its neighbours, or that many drawn at random."""
-    rotate_at: OpenFraction | None = None
-    """Train the full size alone up to this part of the run, then turn it onto its principal axes.
+    own_answer: Weight = 0.0
+    """Weight of the penalty for ranking the query entity itself first, for asymmetric relations."""
+    from_larger: Fraction = 1.0
+    """Fraction of a sub-model's gradient that reaches the next smaller one; with 0 a size builds
+    on the smaller one without moving it.
     """
+    penalty: Weight = 0.0
+    """Weight of the N3 regularisation of every positive; for bilinear scorers."""
+    drop: PartialFraction | tuple[PartialFraction, ...] = 0.0
+    """Dropout of coordinates per positive, one rate for all dims or one per dim for those that it
+    adds; for PairRE and bilinear scorers.
+    """
+
+
+class OptimiserConfig(Config):
+    """How gradients move the tables, and where these start."""
+
+    name: Literal["adagrad", "lazy_adam"] = "adagrad"
+    """Adagrad with one number per row and segment, or Adam on touched rows."""
+    lr: Positive = 0.2
+    """Initial learning rate."""
+    decay: bool = True
+    """Let the learning rate fall linearly to zero over the epochs."""
+    rate_power: Power = 0.0
+    """q in lr (d_n / d_i)^q, the learning rate of the coordinates that size i adds."""
+    relation_rate: Positive = 1.0
+    """Factor of the learning rate of relations."""
+    keep_length: bool = False
+    """Scale an entity back to its initial length after every step; for scores that do not depend on
+    lengths (PairRE): else vectors grow, and steps of the same size turn them less and less.
+    """
+    init_norm: Positive = 1.0
+    """Expected initial length of a full vector."""
+
+
+class ValidationConfig(Config):
+    """When validation triples are ranked, and which."""
 
     patience: Count | None = None
     """Stop after this many validations without a better mean MRR; null trains to the end."""
     every: Count = 5
     """Epochs between validations."""
-    valid_fraction: Fraction = 0.02
-    """Part of the training triples held out where no validation split is given."""
-    valid_triples: Count = 2000
+    fraction: Fraction = 0.02
+    """Fraction of the training triples held out where no validation split is given."""
+    triples: Count = 2000
     """At most this many triples are ranked in a validation."""
-    valid_candidates: Count = 100_000
+    candidates: Count = 100_000
     """Above this many entities a validation ranks among a sample of this size."""
+
+
+class HardwareConfig(Config):
+    """Memory, device and threads."""
 
     table: Literal["fp32", "bf16", "mmap"] = "fp32"
     """How entity vectors are kept: float32; bfloat16 with stochastic rounding in half the memory;
@@ -143,14 +137,41 @@ class MedConfig(Config):
     """Memory that the training may take, such as 4GiB, which is what null means for table mmap;
     other tables then may take what is free.
     """
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Number type of the matrix products."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the arithmetic runs."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Threads of the arithmetic; null takes the cores this process may use."""
     checkpoint_seconds: Annotated[float, Field(gt=0)] = 300.0
     """Time between checkpoints inside an epoch."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The limit in bytes."""
+        text = self.memory or (DEFAULT_MEMORY if self.table == "mmap" else None)
+        return None if text is None else parse_bytes(text, "memory")
+
+
+class MedConfig(Config):
+    """How to train one croppable embedding."""
+
+    dims: tuple[Dim, ...] = (10, 100, 500)
+    """Ascending sizes; every prefix of these lengths becomes a model of its own."""
+    scorer: str = "transe"
+    """How head, relation and tail make a score; some settings below have other defaults then."""
+    norm: str = "l2"
+    """Distance of the scorer: l2 Euclidean; l1 (PairRE) and moduli (RotatE) add absolute values."""
+    epochs: Count = 30
+    """Epochs over the training triples."""
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    """Batches and negatives."""
+    loss: LossConfig = Field(default_factory=LossConfig)
+    """The loss."""
+    optimiser: OptimiserConfig = Field(default_factory=OptimiserConfig)
+    """Learning rates and initial values."""
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    """Validation and early stopping."""
+    hardware: HardwareConfig = Field(default_factory=HardwareConfig)
+    """Memory, device and threads."""
 
     @field_validator("dims", mode="before")
     @classmethod
@@ -159,84 +180,79 @@ class MedConfig(Config):
             return tuple(int(part) for part in value.replace(",", " ").split())
         return (value,) if isinstance(value, int) else value
 
+    @classmethod
+    def arranged(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values with every setting in its group; one given without its group wins."""
+        out = {key: value for key, value in values.items() if key not in LEAVES}
+        if isinstance(out.get("optimiser"), str):
+            out["optimiser"] = {"name": out["optimiser"]}
+        for key in LEAVES.keys() & values.keys():
+            group = out.setdefault(LEAVES[key], {})
+            if isinstance(group, Mapping):
+                out[LEAVES[key]] = {**group, key: values[key]}
+        return out
+
     @model_validator(mode="before")
     @classmethod
     def _scorer_defaults(cls, values: Any) -> Any:
         """What is not given is as the scorer likes it."""
-        if not isinstance(values, dict):
+        if not isinstance(values, Mapping):
             return values
         name = values.get("scorer", "transe")
         rule = RULES.get(name) if isinstance(name, str) else None
-        if rule is None:
-            return values
-        return {"norm": next(iter(rule.KERNELS))} | dict(rule.DEFAULTS) | values
+        usual = {"norm": next(iter(rule.NORMS)), **rule.DEFAULTS} if rule else {}
+        return cls.merged(usual, values)
 
     @model_validator(mode="after")
     def _agree(self) -> MedConfig:
         if self.scorer not in RULES:
             raise ValueError(f"scorer must be one of {', '.join(RULES)}, not {self.scorer!r}")
-        norms = RULES[self.scorer].KERNELS
+        norms = RULES[self.scorer].NORMS
         if self.norm not in norms:
             raise ValueError(f"norm of {self.scorer} must be one of {', '.join(norms)}")
-        if self.positive_weights == "recip_dist" and norms[self.norm] == "product":
+        able = norms[self.norm]
+        if self.loss.positive_weights == "recip_dist" and not able.is_distance:
             raise ValueError("positive_weights recip_dist needs a distance; inner products: prob")
-        if self.rotate_at is not None and self.scorer != "transe":
-            raise ValueError("rotate_at needs scorer transe: others change under rotation")
-        if any(self.drops) and norms[self.norm] in ("distance", "moduli"):
-            raise ValueError(f"drop needs pairre or a bilinear scorer, not {self.scorer}")
-        if self.keep_length and norms[self.norm] not in ("paired", "paired_sums"):
-            raise ValueError(f"keep_length needs pairre: scores of {self.scorer} know lengths")
+        if any(self.drops) and not able.supports_drop:
+            raise ValueError(f"drop needs {_with('supports_drop')}, not {self.scorer}")
+        if self.optimiser.keep_length and not able.scale_free:
+            raise ValueError(
+                f"keep_length needs {_with('scale_free')}: scores of {self.scorer} know lengths"
+            )
         if not self.dims or any(a >= b for a, b in zip(self.dims, self.dims[1:], strict=False)):
             raise ValueError(f"dims must be ascending without repeats, not {self.dims}")
         for name in PER_DIM:
-            value = getattr(self, name)
+            value = getattr(self.loss, name)
             if isinstance(value, tuple) and len(value) != len(self.dims):
                 raise ValueError(
                     f"{len(value)} {name}s for {len(self.dims)} dims; give one per dim"
                 )
-        if self.rotate_at is not None and self.norm == "l1":
-            raise ValueError("rotate_at needs norm l2 or l2sq: L1 distances change under rotation")
-        if self.rotate_at is not None and self.optimiser != "adagrad":
-            raise ValueError(
-                "rotate_at needs optimiser adagrad: only its state survives a rotation"
-            )
-        if self.memory is not None:
-            parse_bytes(self.memory, "memory")
-        if self.table == "mmap" and self.rotate_at is not None:
-            raise ValueError("rotate_at needs the whole table in memory: use table fp32 or bf16")
-        if self.table == "mmap" and self.device == "cuda":
+        hardware = self.hardware
+        if hardware.memory is not None:
+            parse_bytes(hardware.memory, "memory")
+        if hardware.table == "mmap" and hardware.device == "cuda":
             raise ValueError("table mmap is for the CPU: use device cpu")
-        if self.table != "fp32" and self.optimiser == "adam":
-            raise ValueError(
-                f"table {self.table} needs optimiser adagrad or lazy_adam: adam moves every row"
-            )
         return self
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """The limit in bytes."""
-        text = self.memory or (DEFAULT_MEMORY if self.table == "mmap" else None)
-        return None if text is None else parse_bytes(text, "memory")
 
     @property
     def margins(self) -> tuple[float, ...]:
         """One margin per dim."""
-        return self._per_dim(self.margin)
+        return self._per_dim(self.loss.margin)
 
     @property
     def temperatures(self) -> tuple[float, ...]:
         """One w2 per dim."""
-        return self._per_dim(self.temperature)
+        return self._per_dim(self.loss.temperature)
 
     @property
     def drops(self) -> tuple[float, ...]:
         """One share per dim, of the coordinates that it adds."""
-        return self._per_dim(self.drop)
+        return self._per_dim(self.loss.drop)
 
     @property
     def distils(self) -> tuple[float, ...]:
         """One weight of the teacher per dim."""
-        return self._per_dim(self.distil)
+        return self._per_dim(self.loss.distil)
 
     def _per_dim(self, value: float | tuple[float, ...]) -> tuple[float, ...]:
         return value if isinstance(value, tuple) else (value,) * len(self.dims)
@@ -244,7 +260,19 @@ class MedConfig(Config):
     @property
     def scales(self) -> tuple[float, ...]:
         """c_i per dim."""
-        return tuple((self.dims[-1] / d) ** self.scale_power for d in self.dims)
+        return tuple((self.dims[-1] / d) ** self.loss.scale_power for d in self.dims)
+
+    @property
+    def specs(self) -> tuple[ScoreSpec, ...]:
+        """How each prefix scores."""
+        return tuple(
+            ScoreSpec(scorer=self.scorer, norm=self.norm, scale=scale, margin=margin)
+            for scale, margin in zip(self.scales, self.margins, strict=True)
+        )
+
+    def changed(self, **changes: Any) -> MedConfig:
+        """The same with other settings, named with or without their group."""
+        return MedConfig(**self.merged(self.model_dump(), changes))
 
     def resized(self, dims: Iterable[int], **changes: Any) -> MedConfig:
         """The same for other dims, with `changes`; what was given per dim is taken from the same
@@ -254,10 +282,29 @@ class MedConfig(Config):
         places = [min(bisect_left(self.dims, dim), len(self.dims) - 1) for dim in dims]
         own = {}
         for name in PER_DIM:
-            values = self._per_dim(getattr(self, name))
+            values = self._per_dim(getattr(self.loss, name))
             picked = tuple(values[i] for i in places)
             own[name] = picked if len(set(picked)) > 1 else picked[0]
-        return MedConfig(**(self.model_dump() | own | {"dims": dims} | changes))
+        return self.changed(**(own | {"dims": dims} | changes))
+
+
+LEAVES = {
+    leaf: group
+    for group in MedConfig.model_fields
+    if (section := MedConfig.section(group)) is not None
+    for leaf in section.model_fields
+}
+"""The group of every setting."""
+
+
+def _with(ability: str) -> str:
+    """The scorers with an ability, for people."""
+    able = (
+        name
+        for name, rule in RULES.items()
+        if all(getattr(m, ability) for m in rule.NORMS.values())
+    )
+    return " or ".join(able)
 
 
 def mrl(**changes: Any) -> MedConfig:
@@ -277,7 +324,8 @@ def paper(**changes: Any) -> MedConfig:
 
     Scores of both signs have no reciprocal that falls with the score: they take weights "prob".
     """
-    distances = "product" not in RULES[changes.get("scorer", "transe")].KERNELS.values()
+    norms = RULES[changes.get("scorer", "transe")].NORMS.values()
+    distances = all(measure.is_distance for measure in norms)
     literal: dict[str, Any] = {
         "batch": 1024,
         "chunk": 1024,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from medapps.errors import MedappsError
 from medapps.graph.known_triples import known_bytes, making_bytes
+from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
 from medapps.train.tables.optimiser import state_bytes
 
@@ -76,46 +77,67 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def needed_bytes(
-    entities: int,
-    relations: int,
-    width: int,
-    triples: int,
-    config: MedConfig,
-    *,
-    best_in_memory: bool,
-) -> dict[str, int]:
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how much memory and disk a training takes."""
+
+    entities: int
+    relations: int
+    triples: int
+    config: MedConfig
+
+    @property
+    def width(self) -> int:
+        """Numbers in the row of an entity."""
+        return self.config.dims[-1] * RULES[self.config.scorer].REALS[0]
+
+    @property
+    def tables(self) -> int:
+        """Bytes of both tables."""
+        number = 2 if self.config.hardware.table == "bf16" else 4
+        return (number * self.entities + 4 * self.relations) * self.width
+
+    @property
+    def optimiser(self) -> int:
+        """Bytes of the state of both optimisers."""
+        config, rows = self.config, self.entities + self.relations
+        return state_bytes(config.optimiser.name, rows, self.width, len(config.dims))
+
+    @property
+    def known(self) -> int:
+        """Bytes of the index of known triples, if it is wanted."""
+        wanted = self.config.sampling.filter_known
+        return known_bytes(self.triples, self.entities) if wanted else 0
+
+
+def needed_bytes(sizes: Sizes, *, best_in_memory: bool) -> dict[str, int]:
     """Bytes by purpose that a training takes beyond the graph itself."""
-    rows = entities + relations
-    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
-    optimiser = state_bytes(config.optimiser, rows, width, len(config.dims))
-    known = known_bytes(triples, entities) if config.filter_known else 0
     needed = {
-        "tables": tables,
-        "optimiser": optimiser,
-        "best state": tables if best_in_memory else 0,
-        "step": step_bytes(entities, width, config),
-        "known triples": known + (32 * triples if config.subsampling else 0),
+        "tables": sizes.tables,
+        "optimiser": sizes.optimiser,
+        "best state": sizes.tables if best_in_memory else 0,
+        "step": step_bytes(sizes),
+        "known triples": sizes.known,
     }
-    if config.table == "mmap":
-        plan = plan_mapped(entities, relations, width, triples, config)
+    if sizes.config.hardware.table == "mmap":
+        plan = plan_mapped(sizes)
         resident = 2 if plan.partitions > 1 else 1
-        needed["tables"] = tables * resident // plan.partitions
-        needed["optimiser"] = optimiser * resident // plan.partitions
-        needed["known triples"] = needed["known triples"] if plan.filter_known else 0
+        needed["tables"] = sizes.tables * resident // plan.partitions
+        needed["optimiser"] = sizes.optimiser * resident // plan.partitions
+        needed["known triples"] = sizes.known if plan.filter_known else 0
     return needed
 
 
-def step_bytes(entities: int, width: int, config: MedConfig) -> int:
+def step_bytes(sizes: Sizes) -> int:
     """Bytes of the buffers of a step."""
-    shared = config.negative_mode == "shared"
-    drawn = -(-config.batch // config.chunk) * config.negatives
-    touched = 2 * config.batch + (
-        drawn if shared else min(entities, config.batch * config.negatives)
-    )
-    scores = len(config.dims) * config.chunk * config.negatives
-    small = min(scores, 2**19) if config.negative_norm == "per_positive" else scores
-    return 4 * (4 * touched * width + 6 * config.batch * width + 5 * small)
+    config, sampling, width = sizes.config, sizes.config.sampling, sizes.width
+    drawn = -(-sampling.batch // sampling.chunk) * sampling.negatives
+    if sampling.negative_mode == "independent":
+        drawn = min(sizes.entities, sampling.batch * sampling.negatives)
+    touched = 2 * sampling.batch + drawn
+    scores = len(config.dims) * sampling.chunk * sampling.negatives
+    small = min(scores, 2**19) if config.loss.negative_norm == "per_positive" else scores
+    return 4 * (4 * touched * width + 6 * sampling.batch * width + 5 * small)
 
 
 @dataclass(frozen=True)
@@ -127,23 +149,23 @@ class MappedPlan:
     """False where the index of known triples would take too much of the limit."""
 
 
-def plan_mapped(
-    entities: int, relations: int, width: int, triples: int, config: MedConfig
-) -> MappedPlan:
+def plan_mapped(sizes: Sizes) -> MappedPlan:
     """The fewest partitions that fit; depends on the sizes and the config alone."""
-    limit = config.memory_bytes
+    config, entities, triples = sizes.config, sizes.entities, sizes.triples
+    limit = config.hardware.memory_bytes
     assert limit is not None
-    fixed = BASE + step_bytes(entities, width, config) + entities
-    known = known_bytes(triples, entities) if config.filter_known else 0
+    fixed = BASE + step_bytes(sizes) + entities
+    known = sizes.known
     keep = known <= (limit - fixed) / 4 and known + making_bytes(triples) <= limit - BASE
     fixed += known if keep else 0
-    row = 4 * width + state_bytes(config.optimiser, 1, width, len(config.dims))
+    row = 4 * sizes.width
+    row += state_bytes(config.optimiser.name, 1, sizes.width, len(config.dims))
     count = 1
     while count <= MOST_PARTITIONS:
         resident, pairs = (2, count * (count - 1) // 2) if count > 1 else (1, 1)
         ends = 12 * triples / pairs + 12 * triples * resident / count
         if fixed + resident * -(-entities // count) * row + ends <= limit:
-            return MappedPlan(count, config.filter_known and keep)
+            return MappedPlan(count, config.sampling.filter_known and keep)
         count = count + 1 if count < 32 else count + count // 16
     least = fixed + 2 * (row * entities + 12 * triples) / MOST_PARTITIONS
     raise MedappsError(
@@ -160,7 +182,7 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     """
     total = sum(needed.values())
     free = available_bytes()
-    limit = None if config.table == "mmap" else config.memory_bytes
+    limit = None if config.hardware.table == "mmap" else config.hardware.memory_bytes
     if limit is not None:
         free = min(free or limit, limit)
     if free is None or total * processes <= 0.95 * free:
@@ -169,15 +191,15 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     total *= processes
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
-    if config.table == "fp32":
+    if config.hardware.table == "fp32":
         lower.append("--table bf16")
-    if config.table != "mmap" and processes == 1:
+    if config.hardware.table != "mmap" and processes == 1:
         lower.append("--table mmap")
-    if config.optimiser != "adagrad":
+    if config.optimiser.name != "adagrad":
         lower.append("--set train.optimiser=adagrad")
     if needed["best state"]:
         lower.append("--set train.patience=null")
-    if config.filter_known:
+    if config.sampling.filter_known:
         lower.append("--set train.filter_known=false")
     word = "are free" if limit is None or free < limit else "are allowed"
     raise MedappsError(
@@ -186,23 +208,21 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
     )
 
 
-def needed_disk(
-    entities: int, relations: int, width: int, triples: int, config: MedConfig
-) -> dict[str, int]:
+def needed_disk(sizes: Sizes) -> dict[str, int]:
     """Bytes by purpose that a training writes: a checkpoint exists twice while it is replaced."""
-    rows = entities + relations
-    tables = (2 if config.table == "bf16" else 4) * entities * width + 4 * relations * width
-    state = tables + state_bytes(config.optimiser, rows, width, len(config.dims))
-    copies = 2 + (2 if config.patience is not None else 0)
+    config, state = sizes.config, sizes.tables + sizes.optimiser
+    copies = 2 + (2 if config.validation.patience is not None else 0)
+    mapped = config.hardware.table == "mmap"
     return {
         "checkpoints": copies * state,
-        "working files": state + 12 * triples if config.table == "mmap" else 0,
-        "embedding": tables,
+        "working files": state + 12 * sizes.triples if mapped else 0,
+        "embedding": sizes.tables,
     }
 
 
-def check_disk(needed: dict[str, int], folder: Path, config: MedConfig) -> None:
+def check_disk(sizes: Sizes, folder: Path) -> None:
     """Refuse a training whose files do not fit on the disk of `folder`."""
+    config, needed = sizes.config, needed_disk(sizes)
     place = folder
     while not place.exists():
         place = place.parent
@@ -211,7 +231,7 @@ def check_disk(needed: dict[str, int], folder: Path, config: MedConfig) -> None:
         return
     parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
-    if config.table != "bf16":
+    if config.hardware.table != "bf16":
         lower.append("--table bf16")
     raise MedappsError(
         f"Training writes up to {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB are "

@@ -1,7 +1,7 @@
 """Randomness by counter: every draw is a function of seed, purpose, epoch and step.
 
-A resumed run needs only its counters, ranks of a distributed run agree without talking, and a row's
-start value depends on the row alone.
+A resumed run needs only its counters, the processes of a distributed run agree without talking, and
+the initial value of a row depends on the row alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from medapps.config import LARGEST_SEED
 from medapps.errors import MedappsError
 
-INIT, ORDER, NEGATIVES, SUBMODELS, HOLDOUT, CANDIDATES, ROUNDING, DROPS = range(8)
+INIT, ORDER, NEGATIVES, HOLDOUT, CANDIDATES, ROUNDING, DROPS = 0, 1, 2, 4, 5, 6, 7
 """Purposes: streams that never meet."""
 BLOCK = 4096
 """Rows of a table that are drawn together."""

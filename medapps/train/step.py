@@ -1,41 +1,29 @@
-"""One update, without autograd: gather rows, score all prefixes, weigh, move the touched rows.
+"""The parts of one update, without autograd: gather, forward, backward, apply.
 
-The work goes through blocks of positives small enough for the processor's cache, so that the
-element-wise loss of many sub-models stays cheap. Buffers are allocated once.
+Who trains composes them: MED (med_step.py) goes through blocks of positives small enough for the
+processor's cache, forward and backward at once; a student (baselines/distill.py) needs all scores
+of both models before its loss. Buffers are allocated once and reused from step to step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.model.scorer import Bounds, Scorer
 from medapps.train.batches.negatives import Batch, Chunk
-from medapps.train.loss.drop import apply_kept
-from medapps.train.loss.med import own_answers, pairs, positives
-from medapps.train.loss.regularise import add_penalty_, penalty
-from medapps.train.loss.submodels import SubModels, Weights
-from medapps.train.process_group import ALONE, Peers
+from medapps.train.loss.regularise import add_penalty_, apply_kept, penalty
+from medapps.train.model import Model
+from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.tables.bf16 import take_rows
-from medapps.train.tables.optimiser import Optimiser
-from medapps.train.tables.rows import group, summed
+from medapps.train.tables.rows import Groups, group, summed
 
-BLOCK = 2**20
-"""Scores (sub-models x positives x negatives) that are worked on at a time."""
 PHASES = ("sample", "gather", "score", "loss", "update")
-
-
-@dataclass(frozen=True)
-class Tiers:
-    """The sub-models that a step trains."""
-
-    dims: tuple[int, ...]
-    bounds: Bounds
-    models: SubModels
 
 
 @dataclass
@@ -52,301 +40,234 @@ class Clock:
         self.last = now
 
 
+@dataclass
+class BatchScores:
+    """One batch as one model sees it: rows, queries, distances, and the gradients of all three."""
+
+    batch: Batch
+    model: Model
+    groups: Groups
+    """Entities of the batch, each once."""
+    places: Tensor
+    """Where the entities (sources, targets, negatives) stand in `held`."""
+    held: Tensor
+    """A table with all rows that the batch needs."""
+    slots: Tensor | None
+    """Where they stand among `groups.ids`; None where negatives are shared."""
+    rows: Tensor
+    """(2B + shared negatives, width): sources, targets, negatives."""
+    related: Tensor
+    """(B, relation width)."""
+    used: Tensor
+    """`related` as the queries have it."""
+    kept: Tensor | None
+    """Factors of `related`, 0 where a coordinate is dropped."""
+    query: Tensor
+    positive: Tensor
+    """(n, B, 1): distances of the positives."""
+    saved: Any
+    """What the scorer wants back with their gradients."""
+    drows: Tensor
+    dquery: Tensor
+    drelated: Tensor
+    total: Tensor | None
+    """Gradients of `groups.ids` where every positive has negatives of its own."""
+    negative: Tensor | None = None
+    """(n, B, N): distances of all negatives, where they are kept."""
+
+    @property
+    def source(self) -> Tensor:
+        return self.rows[: len(self.query)]
+
+    @property
+    def target(self) -> Tensor:
+        return self.rows[len(self.query) : 2 * len(self.query)]
+
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """Scores of the positives (B,) and all negatives (B, N) by the full size."""
+        assert self.negative is not None
+        spec = self.model.specs[-1]
+        positive, negative = self.positive[-1, :, 0], self.negative[-1]
+        return spec.margin - spec.scale * positive, spec.margin - spec.scale * negative
+
+
 @dataclass(frozen=True)
-class Tables:
-    """Both tables with their optimisers."""
+class Block:
+    """Some positives of a chunk, and where their negatives stand in the batch."""
 
-    entities: Tensor
-    relations: Tensor
-    entity_optimiser: Optimiser
-    relation_optimiser: Optimiser
+    chunk: Chunk
+    start: int
+    """First positive, counted from the chunk's first."""
+    stop: int
+    at: slice
 
+    @property
+    def part(self) -> slice:
+        """The positives in the batch."""
+        return slice(self.chunk.start + self.start, self.chunk.start + self.stop)
 
-@dataclass(frozen=True)
-class Asked:
-    """Some positives of a batch, as the losses of their negatives see them."""
-
-    distance: Tensor  # (n, b)
-    pull: Tensor  # (n, b): dL/dD so far
-    weight: Tensor | None  # (b,)
-    of: int
-    """Positives in the whole batch."""
-
-    def part(self, start: int, stop: int) -> Asked:
-        """Those from start to stop; `pull` stays shared."""
-        weight = None if self.weight is None else self.weight[start:stop]
-        return Asked(self.distance[:, start:stop], self.pull[:, start:stop], weight, self.of)
-
-
-class Step:
-    """Does updates on the same tables again and again, reusing its buffers."""
-
-    def __init__(
-        self,
-        scorer: Scorer,
-        weights: Weights,
-        tables: Tables,
-        *,
-        clock: Clock,
-        peers: Peers = ALONE,
-    ) -> None:
-        self.scorer = scorer
-        self.weights = weights
-        self.tables = tables
-        self.clock = clock
-        self.peers = peers
-        self.device = tables.entities.device
-        self._buffers: dict[str, Tensor] = {}
-
-    def __call__(
-        self, batch: Batch, tiers: Tiers, lr: float, count: int, *, value: bool
-    ) -> tuple[Tensor | None, Tensor]:
-        """EI per sub-model (n,), None unless `value`, and ML; moves the tables."""
-        clock, b = self.clock, len(batch.source)
-        width, related_width, query_width = self.scorer.widths(tiers.dims[-1])
-        relation_ids = torch.from_numpy(batch.relation).to(self.device)
-        shared = batch.chunks[0].negatives.ndim == 1
-        parts = [batch.source, batch.target, *(c.negatives.reshape(-1) for c in batch.chunks)]
-        ids = torch.from_numpy(np.concatenate(parts)).to(self.device)
-        groups = group(ids)
-        held, places = self.peers.fetch(self.tables.entities, ids, groups, width)
-        rows = self._buffer("rows", (len(ids) if shared else 2 * b, held.shape[1]))
-        take_rows(held, places[: len(rows)], rows)
-        related = self._buffer("related", (b, self.tables.relations.shape[1]))
-        torch.index_select(self.tables.relations, 0, relation_ids, out=related)
-        rows, related = rows[:, :width], related[:, :related_width]
-        used, kept = apply_kept(related, batch.kept, self.scorer.rule.REALS[1])
-        source, target = rows[:b], rows[b : 2 * b]
-        grad = self._buffer("grad", (len(rows), width))
-        clock.mark("gather")
-
-        query = self._buffer("query", (b, query_width))
-        for chunk in batch.chunks:
-            part = slice(chunk.start, chunk.stop)
-            self.scorer.query(source[part], used[part], chunk.side, query[part])
-        distance, seen = self.scorer.aligned(query, target.unsqueeze(1), tiers.bounds)
-        clock.mark("score")
-        weight = None if batch.weight is None else torch.from_numpy(batch.weight).to(self.device)
-        negatives = batch.chunks[0].negatives.shape[-1]
-        near = distance[..., 0]  # (n, b)
-        ei, ml, pull = positives(
-            near,
-            tiers.models,
-            self.weights,
-            negatives,
-            weight,
-            of=batch.of,
-            softmax=self.peers.softmax,
-        )
-        asked = Asked(near, pull, weight, batch.of)
-        clock.mark("loss")
-
-        total = None
-        if shared:
-            grad[2 * b :].zero_()
-        else:
-            total = torch.zeros(len(groups.ids), width, device=self.device)
-            slots = torch.searchsorted(groups.ids, ids)
-        dquery = self._buffer("dquery", tuple(query.shape)).zero_()
-        clock.mark("update")
-        first = 2 * b
-        for chunk in batch.chunks:
-            part = slice(chunk.start, chunk.stop)
-            last = first + chunk.negatives.size
-            mine = asked.part(chunk.start, chunk.stop)
-            if total is None:
-                ends = rows[first:last], grad[first:last]
-                got = self._shared(chunk, query[part], *ends, tiers, mine, dquery[part], value)
-            else:
-                ends = places[first:last], slots[first:last]
-                got = self._independent(
-                    chunk, query[part], held, *ends, tiers, mine, dquery[part], total, value
-                )
-            ei, ml = ei + got[0], ml + got[1]
-            first = last
-        dq, dtarget = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, seen, tiers.bounds)
-        dquery += dq
-        grad[b : 2 * b] = dtarget.squeeze(1)
-        back = None
-        if batch.foreign is not None:
-            own, back = self._own(query, source, tiers, batch, dquery)
-            ml = ml + own
-        drelated = self._buffer("drelated", (b, related_width))
-        for chunk in batch.chunks:
-            part = slice(chunk.start, chunk.stop)
-            self.scorer.query_backward(
-                dquery[part],
-                source[part],
-                used[part],
-                chunk.side,
-                grad[:b][part],
-                drelated[part],
-            )
-        if kept is not None:
-            drelated *= kept
-        if back is not None:
-            grad[:b] += back
-        if self.weights.penalty:
-            each = self.weights.penalty / batch.of
-            for g, x in ((grad[: 2 * b], rows[: 2 * b]), (drelated, related)):
-                add_penalty_(g, x, each)
-                ml = ml + (penalty(x, each) if value else 0.0)
-        clock.mark("score")
-
-        if total is None:
-            total = summed(grad, groups)
-        else:
-            total.index_add_(0, slots[: 2 * b], grad)
-        tables, peers, related_groups = self.tables, self.peers, group(relation_ids)
-        moved = peers.give(groups.ids, total)
-        self._move(tables.entities, tables.entity_optimiser, *moved, lr, count)
-        drelations = summed(drelated, related_groups)
-        moved = peers.merge(related_groups.ids, drelations, len(tables.relations))
-        self._move(tables.relations, tables.relation_optimiser, *moved, lr, count)
-        if value:
-            losses = peers.sum(torch.cat([ei, ml.reshape(1)]))
-            ei, ml = losses[:-1], losses[-1]
-        clock.mark("update")
-        return (ei if value else None), ml
-
-    def _move(
-        self, table: Tensor, optimiser: Optimiser, ids: Tensor, grad: Tensor, lr: float, count: int
-    ) -> None:
-        if (
-            grad.shape[1] < table.shape[1]
-        ):  # a step of smaller sub-models leaves later columns alone
-            grad = torch.nn.functional.pad(grad, (0, table.shape[1] - grad.shape[1]))
-        optimiser.step(table, ids, grad, lr, count)
-
-    def _own(
-        self, query: Tensor, source: Tensor, tiers: Tiers, batch: Batch, dquery: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """OWN and its gradient (b, width) for the sources as answers; adds to dquery."""
-        right = torch.from_numpy(batch.foreign).to(self.device)
-        distance, kept = self.scorer.aligned(query, source.unsqueeze(1), tiers.bounds)
-        near = distance[..., 0]  # (n, b)
-        own, pull = own_answers(near, tiers.models, self.weights, right, of=batch.of)
-        dq, dsource = self.scorer.aligned_backward(pull.unsqueeze(-1), distance, kept, tiers.bounds)
-        dquery += dq
-        return own, dsource.squeeze(1)
-
-    def _shared(
-        self,
-        chunk: Chunk,
-        query: Tensor,
-        entity: Tensor,
-        dentity: Tensor,
-        tiers: Tiers,
-        asked: Asked,
-        dquery: Tensor,
-        value: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Every positive of a chunk against the chunk's negatives; adds to dquery and dentity."""
-        n, count = len(tiers.dims), len(entity)
-        ei, ml = query.new_zeros(n), query.new_zeros(())
-        for start, stop in self._blocks(len(query), n * count):
-            distance, *spare = (
-                self._buffer(f"pairs{i}", (n, stop - start, count)) for i in range(4)
-            )
-            self.scorer.pairs(query[start:stop], entity, tiers.bounds, distance)
-            self.clock.mark("score")
-            masked = self._masked(chunk, start, stop, count)
-            buffers = spare[0], spare[1], spare[2]
-            look = value and start == 0
-            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=look)
-            if look:  # the first block stands for its chunk
-                ei, ml = (x * (len(query) / stop) for x in got[:2])
-            self.clock.mark("loss")
-            self.scorer.pairs_backward(
-                got[2],
-                distance,
-                query[start:stop],
-                entity,
-                tiers.bounds,
-                dquery[start:stop],
-                dentity,
-            )
-            self.clock.mark("score")
-        return ei, ml
-
-    def _independent(
-        self,
-        chunk: Chunk,
-        query: Tensor,
-        held: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        tiers: Tiers,
-        asked: Asked,
-        dquery: Tensor,
-        total: Tensor,
-        value: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Every positive against its own K negatives; adds to dquery and to the summed rows."""
-        n, width, count = len(tiers.dims), tiers.bounds[-1], chunk.negatives.shape[1]
-        ei, ml = query.new_zeros(n), query.new_zeros(())
-        for start, stop in self._blocks(len(query), max(n, width) * count):
-            part = slice(start * count, stop * count)
-            entity = held[places[part]][:, :width].to(query.dtype)
-            entity = entity.view(stop - start, count, width)
-            distance, kept = self.scorer.aligned(query[start:stop], entity, tiers.bounds)
-            distance = distance.contiguous()
-            self.clock.mark("score")
-            masked = self._masked(chunk, start, stop, count)
-            buffers = tuple(torch.empty_like(distance) for _ in range(3))
-            look = value and start == 0
-            got = self._loss(distance, tiers, asked.part(start, stop), masked, buffers, value=look)
-            if look:  # the first block stands for its chunk
-                ei, ml = (x * (len(query) / stop) for x in got[:2])
-            self.clock.mark("loss")
-            dq, de = self.scorer.aligned_backward(got[2], distance, kept, tiers.bounds)
-            dquery[start:stop].add_(dq)
-            total.index_add_(0, slots[part], de.reshape(-1, width))
-            self.clock.mark("score")
-        return ei, ml
-
-    def _loss(
-        self,
-        distance: Tensor,
-        tiers: Tiers,
-        asked: Asked,
-        masked: Tensor | None,
-        buffers: tuple[Tensor, ...],
-        *,
-        value: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """EI, ML + KD and dL/dD of the negatives of some positives; adds to asked.pull."""
-        score, spare, grad = buffers
-        return pairs(
-            distance,
-            tiers.models,
-            self.weights,
-            asked.of,
-            masked,
-            (score, spare, grad),
-            value=value,
-            rows=asked.weight,
-            positive=(asked.distance, asked.pull),
-        )
-
-    def _blocks(self, rows: int, scores_per_row: int) -> list[tuple[int, int]]:
-        """Row ranges whose scores fit the cache; one range where weights span the chunk."""
-        size = max(8, BLOCK // max(1, scores_per_row))
-        if self.weights.negative_norm == "batch":
-            size = max(1, rows)
-        return [(start, min(start + size, rows)) for start in range(0, rows, size)]
-
-    def _masked(self, chunk: Chunk, start: int, stop: int, count: int) -> Tensor | None:
-        first, last = np.searchsorted(chunk.masked, (start * count, stop * count))
+    def masked(self, device: torch.device) -> Tensor | None:
+        """int64: flat positions in (positives, N) that are no negatives; None if there are none."""
+        count = self.chunk.negatives.shape[-1]
+        ends = self.start * count, self.stop * count
+        first, last = np.searchsorted(self.chunk.masked, ends)
         if first == last:
             return None
-        return torch.from_numpy(chunk.masked[first:last] - start * count).to(self.device)
+        return torch.from_numpy(self.chunk.masked[first:last] - ends[0]).to(device)
 
-    def _buffer(self, name: str, shape: tuple[int, ...]) -> Tensor:
+
+class Engine:
+    """Gathers, scores and moves the rows of one model again and again."""
+
+    def __init__(self, model: Model, *, group: ProcessGroup = SINGLE) -> None:
+        self.model = model
+        self.group = group
+        self.clock = Clock()
+        self._buffers: dict[str, Tensor] = {}
+
+    def forward(self, batch: Batch, *, drop: bool = True) -> BatchScores:
+        """Rows, queries and distances of the positives; `drop` leaves out what the batch drops."""
+        scores = self._gather(batch, drop)
+        self.clock.mark("gather")
+        rule, scorer = self.model.scorer.rule, self.model.scorer
+        for chunk in batch.chunks:
+            part = slice(chunk.start, chunk.stop)
+            rule.query(scores.source[part], scores.used[part], chunk.side, scores.query[part])
+        target = scores.target.unsqueeze(1)
+        scores.positive, scores.saved = scorer.aligned(scores.query, target, self.model.bounds)
+        self.clock.mark("score")
+        return scores
+
+    def _gather(self, batch: Batch, drop: bool) -> BatchScores:
+        model, b = self.model, len(batch.source)
+        dim, shared = model.dims[-1], batch.chunks[0].negatives.ndim == 1
+        parts = [batch.source, batch.target, *(c.negatives.reshape(-1) for c in batch.chunks)]
+        ids = torch.from_numpy(np.concatenate(parts)).to(model.device)
+        groups = group(ids)
+        held, places = self.group.fetch(model.entities, ids, groups)
+        rows = self.buffer("rows", (len(ids) if shared else 2 * b, held.shape[1]))
+        take_rows(held, places[: len(rows)], rows)
+        related = self.buffer("related", (b, model.relations.shape[1]))
+        relation_ids = torch.from_numpy(batch.relation).to(model.device)
+        torch.index_select(model.relations, 0, relation_ids, out=related)
+        used, kept = apply_kept(related, batch.kept if drop else None, model.scorer.rule.REALS[1])
+        query = self.buffer("query", (b, model.scorer.widths(dim)[2]))
+        return BatchScores(
+            batch=batch,
+            model=model,
+            groups=groups,
+            places=places,
+            held=held,
+            slots=None if shared else torch.searchsorted(groups.ids, ids),
+            rows=rows,
+            related=related,
+            used=used,
+            kept=kept,
+            query=query,
+            positive=query,  # until it is measured
+            saved=None,
+            drows=self.buffer("drows", tuple(rows.shape)),
+            dquery=self.buffer("dquery", tuple(query.shape)),
+            drelated=self.buffer("drelated", tuple(related.shape)),
+            total=None,
+        )
+
+    def blocks(self, scores: BatchScores, positives: int) -> Iterator[Block]:
+        """Every positive with its negatives, at most `positives` of a chunk at a time."""
+        first = 2 * len(scores.query)
+        for chunk in scores.batch.chunks:
+            last, size = first + chunk.negatives.size, chunk.stop - chunk.start
+            for start in range(0, size, max(1, positives)):
+                stop, at = min(start + positives, size), slice(first, last)
+                if scores.slots is not None:
+                    count = chunk.negatives.shape[1]
+                    at = slice(first + start * count, first + stop * count)
+                yield Block(chunk, start, stop, at)
+            first = last
+
+    def score(self, scores: BatchScores, block: Block, out: Tensor) -> tuple[Tensor, Any]:
+        """Distances (n, b, N) of a block, in `out` or a tensor of their own, and what to keep."""
+        scorer, bounds, query = self.model.scorer, self.model.bounds, scores.query[block.part]
+        if scores.slots is None:
+            return scorer.pairs(query, scores.rows[block.at], bounds, out), None
+        entity = scores.held[scores.places[block.at]].to(query.dtype)
+        entity = entity.view(len(query), -1, entity.shape[1])
+        distance, saved = scorer.aligned(query, entity, bounds)
+        return distance.contiguous(), saved
+
+    def start_backward(self, scores: BatchScores) -> None:
+        """Gradients of queries and negatives are zero."""
+        scores.dquery.zero_()
+        if scores.slots is None:
+            scores.drows[2 * len(scores.query) :].zero_()
+        else:
+            width = scores.rows.shape[1]
+            scores.total = scores.rows.new_zeros(len(scores.groups.ids), width)
+
+    def backward(
+        self, scores: BatchScores, block: Block, grad: Tensor, distance: Tensor, saved: Any
+    ) -> None:
+        """Add the gradients of a block's queries and negatives from those of its distances."""
+        scorer, bounds, dquery = self.model.scorer, self.model.bounds, scores.dquery[block.part]
+        if scores.slots is None:
+            ends = scores.query[block.part], scores.rows[block.at]
+            scorer.pairs_backward(grad, distance, ends, bounds, (dquery, scores.drows[block.at]))
+            return
+        assert scores.total is not None
+        dq, de = scorer.aligned_backward(grad, distance, saved, bounds)
+        dquery.add_(dq)
+        scores.total.index_add_(0, scores.slots[block.at], de.reshape(-1, de.shape[-1]))
+
+    def backward_positives(self, scores: BatchScores, grad: Tensor) -> None:
+        """Add the gradients of queries, write those of targets, from dL/dD (n, B)."""
+        dquery, dtarget = self.model.scorer.aligned_backward(
+            grad.unsqueeze(-1), scores.positive, scores.saved, self.model.bounds
+        )
+        scores.dquery += dquery
+        scores.drows[len(scores.query) : 2 * len(scores.query)] = dtarget.squeeze(1)
+
+    def backward_queries(self, scores: BatchScores) -> None:
+        """Write the gradients of sources and relations from those of the queries."""
+        dsource = scores.drows[: len(scores.query)]
+        for chunk in scores.batch.chunks:
+            part = slice(chunk.start, chunk.stop)
+            ends = scores.source[part], scores.used[part]
+            grads = dsource[part], scores.drelated[part]
+            self.model.scorer.rule.query_backward(scores.dquery[part], ends, chunk.side, grads)
+        if scores.kept is not None:
+            scores.drelated *= scores.kept
+
+    def penalise(self, scores: BatchScores, weight: float, *, value: bool) -> Tensor | float:
+        """Add the gradient of the N3 penalty of every positive; its value, if asked for."""
+        each, b = weight / scores.batch.of, len(scores.query)
+        total: Tensor | float = 0.0
+        for grad, rows in (
+            (scores.drows[: 2 * b], scores.rows[: 2 * b]),
+            (scores.drelated, scores.related),
+        ):
+            add_penalty_(grad, rows, each)
+            total = total + (penalty(rows, each) if value else 0.0)
+        return total
+
+    def apply(self, scores: BatchScores, lr: float, count: int) -> None:
+        """Sum the gradients of equal rows, send them to their owners, and move both tables."""
+        model, groups = self.model, scores.groups
+        if scores.total is None or scores.slots is None:
+            total = summed(scores.drows, groups)
+        else:
+            total = scores.total.index_add_(0, scores.slots[: len(scores.rows)], scores.drows)
+        ids, total = self.group.give(groups.ids, total)
+        model.entity_optimiser.step(model.entities, ids, total, lr, count)
+        groups = group(torch.from_numpy(scores.batch.relation).to(model.device))
+        total = summed(scores.drelated, groups)
+        ids, total = self.group.merge(groups.ids, total, len(model.relations))
+        model.relation_optimiser.step(model.relations, ids, total, lr, count)
+
+    def buffer(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A contiguous tensor of this shape from memory that is reused from step to step."""
         count = int(np.prod(shape))
         old = self._buffers.get(name)
         if old is None or old.numel() < count:
-            dtype = self.tables.relations.dtype
-            old = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.device)
+            dtype = self.model.relations.dtype
+            old = self._buffers[name] = torch.empty(count, dtype=dtype, device=self.model.device)
         return old[:count].view(shape)

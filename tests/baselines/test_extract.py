@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from medapps.baselines import extract
+from medapps.baselines.config import ExtractConfig
 from medapps.baselines.registry import make_baseline
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
@@ -21,7 +22,7 @@ def softplus(x):
 
 def naive_loss(crop, triples, others, w2):
     """The training loss on both sides of every triple, one query at a time, in float64."""
-    score = SCORES["transe"]
+    score = SCORES[crop.spec.scorer]
     entities, relations = crop.entities.astype(float), crop.relations.astype(float)
     total = 0.0
     for head, relation, tail in triples:
@@ -40,11 +41,11 @@ def naive_loss(crop, triples, others, w2):
     return total / (2 * len(triples))
 
 
-@pytest.mark.parametrize("norm", ["l2", "l1", "l2sq"])
-def test_importance_is_the_rise_of_the_loss_without_the_coordinate(graph, teacher, norm):
-    teacher = replace(teacher, spec=ScoreSpec(norm=norm, scale=0.9, margin=4.0))
-    options = {"triples": 20, "negatives": 12}
-    found = extract.by_loss(teacher, graph, temperature=1.5, seed=5, **options)
+@pytest.mark.parametrize(("scorer", "norm"), [("transe", "l2"), ("distmult", "dot")])
+def test_importance_is_the_rise_of_the_loss_without_the_coordinate(graph, teacher, scorer, norm):
+    teacher = replace(teacher, spec=ScoreSpec(scorer, norm, scale=0.9, margin=4.0))
+    options = ExtractConfig(triples=20, negatives=12)
+    found = extract.by_loss(teacher, graph, options, temperature=1.5, seed=5)
     draws = stream(5, NEGATIVES)
     triples = graph.valid[np.sort(draws.choice(len(graph.valid), 20, replace=False))]
     others = draws.integers(0, len(graph.entities), 12)
@@ -59,10 +60,10 @@ def test_importance_is_the_rise_of_the_loss_without_the_coordinate(graph, teache
 
 
 def test_blocks_do_not_change_importance(graph, teacher, monkeypatch):
-    given = {"triples": 60, "negatives": 16, "temperature": 1.0, "seed": 0}
-    whole = extract.by_loss(teacher, graph, **given)
+    sample, given = ExtractConfig(triples=60, negatives=16), {"temperature": 1.0, "seed": 0}
+    whole = extract.by_loss(teacher, graph, sample, **given)
     monkeypatch.setattr(extract, "BLOCK", 16 * 16 * 7)
-    np.testing.assert_allclose(extract.by_loss(teacher, graph, **given), whole, atol=1e-6)
+    np.testing.assert_allclose(extract.by_loss(teacher, graph, sample, **given), whole, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "size"), [("ext-l", 1.0), ("ext-v", 0.0)])

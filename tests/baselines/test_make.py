@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medapps.baselines.registry import MAKERS, check_order, make_baseline, teacher_dim
+from medapps.baselines.registry import MAKERS, check_request, make_baseline, teacher_dim
 from medapps.errors import MedappsError
 from medapps.train.config import MedConfig
 from tests.baselines.conftest import OFF
@@ -57,8 +57,8 @@ def test_the_teacher_is_as_large_as_the_largest_size():
 )
 def test_wrong_orders_are_refused_in_a_sentence(name, dim, words):
     with pytest.raises(MedappsError, match=words):
-        check_order(name, dim, 16)
+        check_request(name, dim, 16)
 
 
 def test_dt_may_be_as_large_as_it_likes():
-    check_order("dt", 1000, 16)
+    check_request("dt", 1000, 16)

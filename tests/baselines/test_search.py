@@ -10,11 +10,10 @@ import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
 from medapps.baselines.registry import make_baseline
-from medapps.baselines.search import choose, highest, trial_passes
-from medapps.baselines.single_size import default_rate
+from medapps.baselines.search import choose, default_rate, highest, trial_epochs
 from medapps.errors import MedappsError
 from medapps.train.config import MedConfig
-from medapps.train.loop import Progress
+from medapps.train.session import Progress, Session
 from medapps.train.tables.optimiser import Optimiser
 from tests.baselines.conftest import make_graph, short
 
@@ -64,7 +63,7 @@ def test_a_penalty_is_searched_between_margin_and_rate_and_students_take_it(grap
         (8.0, 0, (2.0, False)),
     ],
 )
-def test_a_row_goes_on_where_its_end_is_best(peak, further, found):
+def test_the_grid_is_extended_while_the_best_value_is_on_its_edge(peak, further, found):
     asked = []
 
     def by(value: float) -> float:
@@ -82,29 +81,29 @@ def test_a_single_value_is_taken_as_it_is():
 
 def test_trials_of_small_models_are_longer_up_to_the_whole_training():
     train, search = MedConfig(dims=(10, 40, 160, 640), epochs=60), SearchConfig(epochs=5)
-    passes = [trial_passes(train, dim, search) for dim in (10, 40, 80, 160, 640, 6400)]
-    assert passes == [60, 60, 40, 20, 5, 1]
+    epochs = [trial_epochs(train, dim, search) for dim in (10, 40, 80, 160, 640, 6400)]
+    assert epochs == [60, 60, 40, 20, 5, 1]
 
 
-def test_search_goes_on_beyond_its_grid_and_says_where_it_ended(graph, train):
+def test_search_extends_its_grid_and_says_where_it_ended(graph, train):
     search = SearchConfig(margins=(1.0,), rates=(0.01, 0.1), further=2, epochs=2, triples=50)
-    choice = choose(graph, train, 8, search)
+    choice = choose(graph, train, 8, search, Session())
     rate = default_rate(train, 8)
     tried = [trial["lr"] / rate for trial in choice.trials]
     assert sorted(tried[:3]) == pytest.approx([0.01, 0.1, 1.0])
-    assert tried[3] == pytest.approx(10.0)  # a hundredth of a rate learns nothing in two passes
+    assert tried[3] == pytest.approx(10.0)  # a hundredth of a rate learns nothing in two epochs
     assert choice.lr == max(choice.trials, key=lambda t: t["valid_mrr"])["lr"]
     assert choice.at_edge == (("lr",) if choice.lr == max(t["lr"] for t in choice.trials) else ())
 
 
 def test_a_search_that_was_cut_off_keeps_its_trials(graph, train, tmp_path):
     search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=1, triples=50)
-    whole = choose(graph, train, 8, search, folder=tmp_path / "deep")
+    whole = choose(graph, train, 8, search, Session(searches=tmp_path / "deep"))
     (file,) = (tmp_path / "deep").iterdir()
     kept = json.loads(file.read_text())
     assert kept == list(whole.trials) and len(kept) == 3
     file.write_text(json.dumps([trial | {"seconds": 100.0} for trial in kept[:2]]))
-    again = choose(graph, train, 8, search, folder=tmp_path / "deep")
+    again = choose(graph, train, 8, search, Session(searches=tmp_path / "deep"))
     assert [t["seconds"] for t in again.trials[:2]] == [100.0, 100.0]  # not made once more
     assert again.trials[2]["valid_mrr"] == kept[2]["valid_mrr"]
     assert (again.margin, again.lr) == (whole.margin, whole.lr)
@@ -113,7 +112,7 @@ def test_a_search_that_was_cut_off_keeps_its_trials(graph, train, tmp_path):
 def test_a_search_says_which_trial_it_is_at(graph):
     search = SearchConfig(margins=(0.5, 1.0), rates=(3.0,), further=0, epochs=24, triples=50)
     heard: list[Progress] = []
-    choose(graph, short(epochs=24), 8, search, progress=heard.append)
+    choose(graph, short(epochs=24), 8, search, Session(progress=heard.append))
     assert list(dict.fromkeys(now.part for now in heard)) == ["trial 1", "trial 2", "trial 3"]
 
 
@@ -128,20 +127,23 @@ def test_trainings_with_several_seeds_share_one_search(graph, train, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     assert not np.array_equal(first.entities, second.entities)
     other = SearchConfig(**search.model_dump() | {"seed": 5})
-    assert choose(graph, train, 8, other, folder=tmp_path).trials != first.about["search_trials"]
+    assert (
+        choose(graph, train, 8, other, Session(searches=tmp_path)).trials
+        != first.about["search_trials"]
+    )
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_search_without_validation_triples(train):
     bare = make_graph(valid=0)
-    choice = choose(bare, train, 8, SearchConfig())
+    choice = choose(bare, train, 8, SearchConfig(), Session())
     assert (choice.margin, choice.lr, choice.trials) == (2.0, default_rate(train, 8), ())
     few = {"margins": (0.5, 1.0), "rates": (3.0,), "further": 0, "epochs": 1, "triples": 50}
-    held_out = choose(bare, train, 8, SearchConfig(when="on", **few))
+    held_out = choose(bare, train, 8, SearchConfig(when="on", **few), Session())
     assert len(held_out.trials) == 3 and all(t["valid_mrr"] > 0 for t in held_out.trials)
-    nothing = train.model_copy(update={"valid_fraction": 0.0})
+    nothing = train.changed(fraction=0.0)
     with pytest.raises(MedappsError, match=r"no validation triples.*search.when=off"):
-        choose(bare, nothing, 8, SearchConfig(when="on"))
+        choose(bare, nothing, 8, SearchConfig(when="on"), Session())
 
 
 def test_a_trial_that_diverges_is_the_worst_one(graph, train, monkeypatch):
@@ -154,6 +156,6 @@ def test_a_trial_that_diverges_is_the_worst_one(graph, train, monkeypatch):
 
     monkeypatch.setattr(Optimiser, "step", overflow)
     search = SearchConfig(margins=(1.0,), rates=(2.0,), further=0, epochs=1, triples=50)
-    found = choose(graph, train, 8, search)
+    found = choose(graph, train, 8, search, Session())
     assert [t["valid_mrr"] > 0 for t in found.trials] == [True, False]
     assert found.lr == rate

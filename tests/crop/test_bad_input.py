@@ -15,7 +15,8 @@ from medapps.arrays import write_arrays
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.export import export_crop, export_files
 from medapps.errors import MedappsError
-from medapps.manifest import Manifest, file_digest, signed
+from medapps.store import REPLACE
+from medapps.store.manifest import Manifest, file_digest, signed
 from tests.crop.conftest import make_crop
 
 FORMS = {"safetensors": "vectors.safetensors", "npz": "crop.npz", "parquet": "entities.parquet"}
@@ -175,14 +176,14 @@ def test_an_existing_output_needs_force(crop: Crop, tmp_path: Path) -> None:
     with pytest.raises(MedappsError, match=r"exists already.*--force"):
         export_crop(crop, tmp_path / "a", dtype="int8")
     assert load_crop(tmp_path / "a").dtype == "float32"
-    assert export_crop(crop, tmp_path / "a", dtype="int8", force=True).dtype == "int8"
+    assert export_crop(crop, tmp_path / "a", dtype="int8", provenance=REPLACE).dtype == "int8"
 
 
 def test_a_foreign_folder_is_never_replaced(crop: Crop, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "thesis.tex").write_text("years of work")
     with pytest.raises(MedappsError, match="not a medapps folder"):
-        export_crop(crop, tmp_path / "a", force=True)
+        export_crop(crop, tmp_path / "a", provenance=REPLACE)
     assert (tmp_path / "a" / "thesis.tex").exists()
 
 

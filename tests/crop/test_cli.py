@@ -20,6 +20,7 @@ from medapps.crop.embedding import Embedding
 from medapps.crop.score import ScoreSpec
 from medapps.graph.graph import Graph
 from medapps.report import Report
+from medapps.store import Provenance
 from tests.contracts import assert_maker, assert_sound
 from tests.crop.conftest import make_crop
 
@@ -56,7 +57,7 @@ def workspace(tmp_path: Path) -> Path:
         graph_digest=graph.digest,
         metrics={"train_seconds": 1.5},
         about={"data": "toy"},
-    ).save(tmp_path / "w" / "embeddings" / "e", config={"seed": 0}, parents={"run": "a training"})
+    ).save(tmp_path / "w" / "embeddings" / "e", Provenance({"seed": 0}, {"run": "a training"}))
     return tmp_path / "w"
 
 

@@ -22,6 +22,7 @@ from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.sizes import parse_bytes
+from medapps.store import REPLACE
 from tests.crop.conftest import make_crop
 
 
@@ -139,7 +140,7 @@ def test_many_long_names_do_not_break_a_budget(tmp_path: Path) -> None:
     some = np.arange(0, 50_000, 3, dtype=np.int32)
     for rows in (None, some):
         listed = None if rows is None else names.names(rows)
-        export_crop(crop, tmp_path / "a", names=listed, force=True)
+        export_crop(crop, tmp_path / "a", names=listed, provenance=REPLACE)
         written = sum(path.stat().st_size for path in (tmp_path / "a").iterdir())
         assert written <= crop_bytes(crop, "float32", rows) <= written + 16 * 2**10
 

@@ -12,7 +12,7 @@ from medapps.errors import MedappsError
 from medapps.graph.interactions import Interactions
 from medapps.graph.split import TEST, VALID, leave_one_out
 from medapps.recommend.config import RecommendConfig
-from medapps.stages.tasks import _problem
+from medapps.stages.tasks import read_problem
 
 
 def table(seed: int = 0) -> pl.DataFrame:
@@ -58,22 +58,22 @@ def test_bad_ratings_of_a_file_are_dropped_when_asked(tmp_path: Path, suffix: st
     frame = table().head(200).with_columns(rating=rating)
     file = tmp_path / f"interactions.{suffix}"
     frame.write_parquet(file) if suffix == "parquet" else frame.write_csv(file)
-    study = _problem(file, RecommendConfig(bad_ratings="drop"))
+    study = read_problem(file, RecommendConfig(bad_ratings="drop"))
     assert study.notes["bad_ratings"] == 4
     good = frame.filter(~pl.int_range(pl.len()).is_in([3, 5, 7, 9]))
     rows = study.split_table().select("user", "item").sort("user", "item")
     assert rows.equals(good.select("user", "item").sort("user", "item"))
     with pytest.raises(MedappsError, match="rating"):
-        _problem(file, RecommendConfig())
+        read_problem(file, RecommendConfig())
 
 
 @pytest.mark.parametrize("words", [["dev", "holdout"], ["train", None], [1, 2]])
 def test_a_split_column_that_is_not_asked_for_is_not_read(tmp_path: Path, words: list) -> None:
     frame = table().head(200).with_columns(split=pl.Series(words * 100, strict=False))
     frame.write_parquet(tmp_path / "interactions.parquet")
-    study = _problem(tmp_path / "interactions.parquet", RecommendConfig(own_split=False))
+    study = read_problem(tmp_path / "interactions.parquet", RecommendConfig(own_split=False))
     frame.drop("split").write_parquet(tmp_path / "plain.parquet")
-    assert study.digest == _problem(tmp_path / "plain.parquet", RecommendConfig()).digest
+    assert study.digest == read_problem(tmp_path / "plain.parquet", RecommendConfig()).digest
     assert len(Interactions.of(frame, own_split=False).user) == 200
     with pytest.raises(MedappsError, match="split"):
-        _problem(tmp_path / "interactions.parquet", RecommendConfig())
+        read_problem(tmp_path / "interactions.parquet", RecommendConfig())

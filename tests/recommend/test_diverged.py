@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from medapps.recommend.reference import score_ranks
 
 from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
@@ -18,7 +19,6 @@ from medapps.label.run import train_labeller
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.ncf_paper.ranking import count_ranks
-from medapps.recommend.reference import score_ranks
 from medapps.recommend.ncf_paper.run import train_recommender
 
 NAN = np.nan

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from medapps.arrays import open_arrays
-from medapps.cli.tell import export_bundle
 from medapps.crop.quantize import dequantize
 from medapps.crop.service import NamedVectors
-from medapps.errors import MedappsError
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.model import Recommender
 from medapps.recommend.ncf_paper.problem import prepare
@@ -62,8 +60,3 @@ def test_onnx_runtime_equals_torch(recommender: Recommender, tmp_path: Path, dty
                 None if service is None else torch.from_numpy(service),
             )[0]
         assert np.abs(scores - expected.numpy()).max() < 1e-5
-
-
-def test_an_unknown_export_is_said(tmp_path: Path) -> None:
-    with pytest.raises(MedappsError, match=r"no export 'tflite'.*--export onnx"):
-        export_bundle(tmp_path, "tflite", tmp_path / "bundle")

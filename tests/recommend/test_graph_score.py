@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from medapps.model.spec import ScoreSpec
 
 from medapps.model.rules import RULES
-from medapps.model.spec import ScoreSpec
 from medapps.recommend.parts.graph_score import graph_score, services
 
 

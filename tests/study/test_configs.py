@@ -82,7 +82,7 @@ def test_the_quick_budget_of_a_file_goes_before_the_tiny_one_and_before_a_data_s
     small = quick(whole)
     assert small.study.seeds == (4,) and small.study.dims == (10,) and small.study.limit == 1000
     for_data = settings_for(small, small.study.data[0])
-    assert for_data.train.epochs == 8 and for_data.train.lr == 0.3
+    assert for_data.train.epochs == 8 and for_data.train.optimiser.lr == 0.3
 
 
 def test_quick_leaves_what_the_user_has_given():
@@ -91,4 +91,4 @@ def test_quick_leaves_what_the_user_has_given():
     whole = Settings.model_validate({"study": study, "train": {"epochs": 6, "lr": 0.1}})
     small = quick(whole, given={"train.epochs", "study.seeds"})
     assert settings_for(small, small.study.data[0]).train.epochs == 6
-    assert small.train.lr == 0.7 and small.study.seeds == (4, 5)
+    assert small.train.optimiser.lr == 0.7 and small.study.seeds == (4, 5)

@@ -17,7 +17,7 @@ from medapps.evaluate.link_prediction import ranks_of, retention
 from medapps.graph.read import read_graph
 from medapps.report import Report
 from medapps.settings import Settings
-from medapps.stages import Bench
+from medapps.stages import Runner
 from medapps.store import Workspace
 from medapps.study.run import run_study
 
@@ -103,9 +103,9 @@ def test_retention_of_a_chain_is_that_of_a_naive_loop(script):
 
 def test_retention_uses_the_trainings_of_a_study(script, linked, tmp_path):
     config = tmp_path / "small.yaml"
-    bench = Bench(Workspace(tmp_path / "w"), tracked=False)
+    runner = Runner(Workspace(tmp_path / "w"), tracked=False)
     settings = resolve(Settings, file=config)
-    run_study(bench, settings, data=tmp_path)
+    run_study(runner, settings, data=tmp_path)
     before = made(tmp_path / "w")
     place = ("--config", config, "--workspace", tmp_path / "w", "--no-track")
     picture = tmp_path / "retention.png"

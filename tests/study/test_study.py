@@ -12,9 +12,10 @@ import pytest
 from medapps.config import resolve, validate
 from medapps.errors import Interrupted, MedappsError
 from medapps.settings import Settings
-from medapps.stages import Bench
+from medapps.stages import Runner
 from medapps.store import Workspace
 from medapps.study.run import run_study
+from medapps.train.session import Session
 
 TINY = {
     "study": {
@@ -39,7 +40,7 @@ def settings(**study):
 def finished(tmp_path_factory):
     """A finished study and the workspace that it lives in."""
     root = tmp_path_factory.mktemp("study")
-    return run_study(Bench(Workspace(root)), settings()), root
+    return run_study(Runner(Workspace(root)), settings()), root
 
 
 def client(root: Path):
@@ -62,7 +63,7 @@ def test_every_method_is_measured_at_its_sizes(finished):
 def test_second_run_skips_every_stage_within_seconds(finished):
     done, root = finished
     began = time.perf_counter()
-    again = run_study(Bench(Workspace(root)), settings())
+    again = run_study(Runner(Workspace(root)), settings())
     assert time.perf_counter() - began < 10
     assert again.carried_out == 0 and again.skipped == len(done.ledger) == done.carried_out
     assert again.comparison == done.comparison and again.folder == done.folder
@@ -107,17 +108,19 @@ def test_interrupted_study_goes_on_under_the_same_parent(tmp_path):
     calls = iter(range(10_000))
     with pytest.raises(Interrupted) as stopped:
         run_study(
-            Bench(Workspace(tmp_path / "a")), small, stop=lambda: 15 if next(calls) > 4 else 0
+            Runner(Workspace(tmp_path / "a")),
+            small,
+            session=Session(stop=lambda: 15 if next(calls) > 4 else 0),
         )  # 2nd epoch
     assert stopped.value.signal_number == 15
     assert list((tmp_path / "a" / "checkpoints").iterdir())
     (note,) = (tmp_path / "a" / "studies").glob("*.json")
     first = json.loads(note.read_text())["run_id"]
     assert client(tmp_path / "a").get_run(first).info.status == "KILLED"
-    went_on = run_study(Bench(Workspace(tmp_path / "a")), small)
+    went_on = run_study(Runner(Workspace(tmp_path / "a")), small)
     assert went_on.runs == {"synth-tiny": first}
     assert client(tmp_path / "a").get_run(first).info.status == "FINISHED"
-    unbroken = run_study(Bench(Workspace(tmp_path / "b"), tracked=False), small)
+    unbroken = run_study(Runner(Workspace(tmp_path / "b"), tracked=False), small)
     mine, whole = (
         {(r.method, r.dim, r.metric): r.value for r in result.comparison.rows}
         for result in (went_on, unbroken)
@@ -127,7 +130,7 @@ def test_interrupted_study_goes_on_under_the_same_parent(tmp_path):
 
 def test_untracked_study_leaves_no_store(tmp_path):
     small = settings(methods=["none"], tasks=["recommend"], seeds=[0], repeats=1, reference="none")
-    done = run_study(Bench(Workspace(tmp_path), tracked=False), small)
+    done = run_study(Runner(Workspace(tmp_path), tracked=False), small)
     assert done.runs == {"synth-tiny": None} and not (tmp_path / "mlflow.db").exists()
 
 
@@ -148,7 +151,7 @@ def test_all_nine_baselines_are_ranked_beside_med(tiny_dataset, tmp_path):
     train = {"dims": [4, 16], "epochs": 1, "threads": 1}
     changes = {"study": study, "train": train, "baseline": {"search": {"when": "off"}}}
     values = validate(Settings, TINY | changes, where="the test")
-    done = run_study(Bench(Workspace(tmp_path / "ws"), tracked=False), values)
+    done = run_study(Runner(Workspace(tmp_path / "ws"), tracked=False), values)
     mrr = {row.method: row for row in done.comparison.rows if row.metric == "mrr"}
     assert set(mrr) == {"med", *nine}
     assert all(row.verdict for name, row in mrr.items() if name != "med")
@@ -178,9 +181,9 @@ def test_missing_data_set_says_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.delenv("MEDAPPS_DATA", raising=False)
     study = settings(data=["nowhere"])
     with pytest.raises(MedappsError, match=f"'nowhere' in {tmp_path}"):
-        run_study(Bench(Workspace(tmp_path), tracked=False), study, data=tmp_path)
+        run_study(Runner(Workspace(tmp_path), tracked=False), study, data=tmp_path)
 
 
 def test_study_without_data_is_refused(tmp_path):
     with pytest.raises(MedappsError, match="names no data set"):
-        run_study(Bench(Workspace(tmp_path)), resolve(Settings))
+        run_study(Runner(Workspace(tmp_path)), resolve(Settings))

@@ -14,11 +14,12 @@ from medapps.cli.main import app
 from medapps.crop.finite import broken_row
 from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
-from medapps.evaluate.filtered_ranking import rank_tables
+from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.evaluate.link_prediction import rank_metrics
 from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
-from medapps.train.loop import Diverged, train_med
+from medapps.train.loop import Diverged
+from medapps.train.med import train_med
 from medapps.train.tables.mmap import working_file
 from medapps.train.tables.optimiser import Optimiser
 from tests.train.test_rank import embedding_of, known_set
@@ -32,7 +33,7 @@ def drawn(graph, scorer: str) -> tuple[np.ndarray, np.ndarray, tuple[ScoreSpec, 
     entity, relation, _ = rule.REALS
     shapes = (len(graph.entities), 4 * entity), (len(graph.relations), 4 * relation)
     tables = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    return *tables, (ScoreSpec(scorer, next(iter(rule.KERNELS)), 1.0, 3.0),) * 2
+    return *tables, (ScoreSpec(scorer, next(iter(rule.NORMS)), 1.0, 3.0),) * 2
 
 
 def worst_for_nan(e, r, specs, triples, known, scorer) -> np.ndarray:
@@ -51,14 +52,14 @@ def worst_for_nan(e, r, specs, triples, known, scorer) -> np.ndarray:
                 with np.errstate(all="ignore"):
                     scores = SCORES[scorer](e[heads, :a], r[[rel], :b], e[tails, :a], spec)
                 scores = np.where(np.isfinite(scores), scores, -np.inf)
-                rivals = [
+                others = [
                     x != true and ((x, rel, t) if side == 0 else (h, rel, x)) not in known
                     for x in everything.tolist()
                 ]
                 if np.isneginf(scores[true]):
-                    out[i, side, k] = 1 + sum(rivals)
+                    out[i, side, k] = 1 + sum(others)
                 else:
-                    out[i, side, k] = 1 + (scores[rivals] > scores[true]).sum()
+                    out[i, side, k] = 1 + (scores[others] > scores[true]).sum()
     return out
 
 
@@ -71,7 +72,7 @@ def test_scores_that_are_no_numbers_rank_last(graph, scorer):
     r[3] = np.nan
     truth = worst_for_nan(e, r, specs, graph.test, known_set(graph), scorer)
     for memory in (1, 2**23):
-        got = rank_tables(e, r, DIMS, specs, graph.test, graph.known, memory=memory)
+        got = rank_tables(Tables(e, r, DIMS, specs), graph.test, graph.known, memory=memory)
         np.testing.assert_array_equal(got.ranks, truth)
 
 
@@ -79,11 +80,13 @@ def test_scores_that_are_no_numbers_rank_last(graph, scorer):
 @pytest.mark.parametrize("scorer", list(RULES))
 def test_a_table_without_numbers_has_the_worst_metrics(graph, scorer, broken):
     e, r, specs = drawn(graph, scorer)
-    if broken == 1e38 and RULES[scorer].KERNELS[specs[0].norm] in ("paired", "paired_sums"):
+    if broken == 1e38 and RULES[scorer].NORMS[specs[0].norm].scale_free:
         pytest.skip("knows no lengths")
-    ranks = rank_tables(e * 0 + broken, r, DIMS, specs, graph.test, None).ranks
+    ranks = rank_tables(Tables(e * 0 + broken, r, DIMS, specs), graph.test, None).ranks
     assert rank_metrics(ranks[-1])["mrr"] < 2 / len(graph.entities)
-    some = rank_tables(e * 0 + np.nan, r, DIMS, specs, graph.test, None, candidates=30).ranks
+    some = rank_tables(
+        Tables(e * 0 + np.nan, r, DIMS, specs), graph.test, None, candidates=30
+    ).ranks
     assert some.min() >= 30
 
 
@@ -118,7 +121,7 @@ def test_a_training_that_diverges_between_two_looks_at_the_loss_ends(
     graph, monkeypatch, tmp_path, table, patience
 ):
     """One number becomes NaN in the last step of the first epoch."""
-    steps = -(-len(graph.train) // CONFIG.batch)
+    steps = -(-len(graph.train) // CONFIG.sampling.batch)
     step = Optimiser.step
 
     def overflow(self, table, ids, grad, lr, count):
@@ -127,7 +130,7 @@ def test_a_training_that_diverges_between_two_looks_at_the_loss_ends(
             table[7, 0] = torch.nan
 
     monkeypatch.setattr(Optimiser, "step", overflow)
-    config = CONFIG.model_copy(update={"table": table, "patience": patience})
+    config = CONFIG.changed(table=table, patience=patience)
     with pytest.raises(Diverged, match=r"not finite in epoch 1.*Lower the learning rate"):
         train_med(graph, config, checkpoint_dir=tmp_path)
     assert not (tmp_path / "best").exists()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import softplus
 
+from medapps.model.rule import BILINEAR, ScoreSpec
 from medapps.model.rules import RULES
-from medapps.model.scorer import make_scorer
-from medapps.model.spec import ScoreSpec
 from medapps.train.batches.negatives import sampler_of
-from medapps.train.build import make_tables, make_tiers
 from medapps.train.config import MedConfig
-from medapps.train.loss.drop import draw_kept
-from medapps.train.loss.submodels import Weights
+from medapps.train.loss.regularise import draw_kept
+from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.med_step import MedStep
+from medapps.train.model import new_model
 from medapps.train.random_streams import stream
-from medapps.train.step import Clock, Step, Tables
+from medapps.train.step import Engine
 from tests.train.test_step import CPU, Kept
 
 CONFIG = MedConfig(
@@ -61,25 +63,25 @@ def naive_loss(score, reals, entities, relations, batch, config) -> torch.Tensor
 def test_a_step_moves_by_the_gradient_without_the_dropped_coordinates(graph, name, score, reals):
     margin = 1.5 if name == "pairre" else 0.0
     norm = "l2" if name == "pairre" else "dot"
-    config = CONFIG.model_copy(update={"scorer": name, "margin": margin, "norm": norm})
+    config = CONFIG.changed(scorer=name, margin=margin, norm=norm)
     entities, relations = len(graph.entities), len(graph.relations)
     batch = sampler_of(graph.train, entities, config, 0, None).batch(0, 1)
-    scorer = make_scorer(name)
-    made = make_tables(config, scorer, entities, relations, 0, CPU)
+    made = new_model(config, entities, relations, 0)
     made.relations.normal_(generator=torch.Generator().manual_seed(0))
     e, r = (x.clone().requires_grad_() for x in (made.entities, made.relations))
     naive_loss(score, reals, e, r, batch, config).backward()
     kept = Kept(), Kept()
-    weights = Weights.of(config, bounded=scorer.bounded)
-    step = Step(scorer, weights, Tables(made.entities, made.relations, *kept), clock=Clock())
+    weights = Weights.of(config, bounded=made.scorer.measure.is_distance)
+    model = replace(made, entity_optimiser=kept[0], relation_optimiser=kept[1])
     with torch.no_grad():
-        step(batch, make_tiers(config, scorer, CPU), lr=1.0, count=0, value=False)
+        step = MedStep(Engine(model), weights)
+        step(batch, SubModels.of(config, 1.0, CPU), lr=1.0, count=0, value=False)
     torch.testing.assert_close(kept[0].grad, e.grad, atol=2e-5, rtol=2e-3)
     torch.testing.assert_close(kept[1].grad, r.grad, atol=2e-5, rtol=2e-3)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, rule in RULES.items() if "product" in rule.KERNELS.values()]
+    "name", [name for name, rule in RULES.items() if BILINEAR in rule.NORMS.values()]
 )
 def test_a_zero_in_the_relation_leaves_the_coordinate_out(name):
     rule, spec = RULES[name], ScoreSpec(scorer=name, norm="dot")
@@ -108,7 +110,8 @@ def test_products_keep_their_sum():
 
 
 def test_parts_of_a_batch_drop_what_the_whole_drops(graph):
-    make = lambda part: sampler_of(graph.train, len(graph.entities), CONFIG, 7, None, part)  # noqa: E731
+    sampler = sampler_of(graph.train, len(graph.entities), CONFIG, 7, None)
+    make = lambda part: replace(sampler, part=part)  # noqa: E731
     whole = make((0, 1)).batch(1, 2).kept
     parts = [make((i, 3)).batch(1, 2).kept for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
@@ -117,5 +120,5 @@ def test_parts_of_a_batch_drop_what_the_whole_drops(graph):
 
 @pytest.mark.parametrize("name", ["transe", "rotate"])
 def test_scorers_whose_relations_move_points_cannot_drop(name):
-    with pytest.raises(ValueError, match=f"drop needs pairre or a bilinear scorer, not {name}"):
+    with pytest.raises(ValueError, match=f"drop needs pairre or simple or .*, not {name}"):
         MedConfig(scorer=name, drop=0.1)

@@ -14,18 +14,17 @@ import torch
 
 from medapps.errors import MedappsError
 from medapps.evaluate.link_prediction import rank_embedding
-from medapps.model.scorer import make_scorer
-from medapps.train.build import make_tables
 from medapps.train.config import MedConfig
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from medapps.train.memory import (
     BASE,
+    Sizes,
     check_disk,
     check_memory,
     needed_bytes,
-    needed_disk,
     plan_mapped,
 )
+from medapps.train.model import new_model
 from medapps.train.tables.mmap import working_file
 from tests.train.conftest import make_graph
 from tests.train.test_resume import interrupted_after
@@ -35,22 +34,22 @@ CONFIG = MedConfig(
     dims=(4, 16), epochs=4, batch=32, chunk=16, negatives=16, margin=1.0, lr=0.1, threads=1,
     table="mmap",
 )  # fmt: skip
-PAPER = 6_974_959, 15, 500, 50_775_620
+PAPER = 6_974_959, 15, 50_775_620
 
 
 def small(config: MedConfig, over: int) -> MedConfig:
     """With so little memory above the program's own that a table of 64 rows is cut."""
-    return config.model_copy(update={"memory": str(BASE + over)})
+    return config.changed(memory=str(BASE + over))
 
 
 def partitions(config: MedConfig) -> int:
     graph = make_graph()
-    return plan_mapped(len(graph.entities), 6, 16, len(graph.train), config).partitions
+    return plan_mapped(Sizes(len(graph.entities), 6, len(graph.train), config)).partitions
 
 
 def cut(config: MedConfig = CONFIG, **changes) -> MedConfig:
     """A config that gives at least four partitions on the small graph."""
-    config = config.model_copy(update=changes)
+    config = config.changed(**changes)
     for over in range(4000, 400_000, 250):
         try:
             if 4 <= partitions(small(config, over)) <= 12:
@@ -61,9 +60,8 @@ def cut(config: MedConfig = CONFIG, **changes) -> MedConfig:
 
 
 def test_one_partition_starts_like_a_table_in_memory(tmp_path):
-    scorer = make_scorer("transe", "l2")
-    inside = make_tables(CONFIG.model_copy(update={"table": "fp32"}), scorer, 50, 3, 7, CPU)
-    mapped = make_tables(CONFIG, scorer, 50, 3, 7, CPU, folder=tmp_path)
+    inside = new_model(CONFIG.changed(table="fp32"), 50, 3, 7)
+    mapped = new_model(CONFIG, 50, 3, 7, folder=tmp_path)
     assert np.array_equal(inside.entities.numpy(), mapped.entities.numpy())
     assert not list(tmp_path.iterdir()), "a working file has no name"
 
@@ -82,11 +80,11 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path, optimiser):
 
 def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path):
     graph, longer = make_graph(12), {"epochs": 40, "filter_known": False}
-    inside = train_med(graph, CONFIG.model_copy(update=longer | {"table": "fp32"}))
-    one = train_med(graph, CONFIG.model_copy(update=longer))
+    inside = train_med(graph, CONFIG.changed(**(longer | {"table": "fp32"})))
+    one = train_med(graph, CONFIG.changed(**longer))
     assert np.array_equal(one.entities, inside.entities)
-    few = small(CONFIG.model_copy(update=longer), 64_000)
-    assert plan_mapped(144, 6, 16, len(graph.train), few).partitions >= 3
+    few = small(CONFIG.changed(**longer), 64_000)
+    assert plan_mapped(Sizes(144, 6, len(graph.train), few)).partitions >= 3
     mapped = train_med(graph, few).save(tmp_path / "saved")
     mrr = [rank_embedding(e, graph)[1]["dims"]["16"]["mrr"] for e in (mapped, inside)]
     assert mrr[0] > 0.9 * mrr[1] > 0.25
@@ -94,11 +92,13 @@ def test_one_partition_equals_a_table_in_memory_and_many_learn_as_much(tmp_path)
 
 def test_entities_keep_their_length_in_a_file_as_in_memory():
     changes = {"scorer": "pairre", "keep_length": True, "filter_known": False}
-    inside = train_med(make_graph(), CONFIG.model_copy(update=changes | {"table": "fp32"}))
-    one = train_med(make_graph(), CONFIG.model_copy(update=changes))
+    inside = train_med(make_graph(), CONFIG.changed(**(changes | {"table": "fp32"})))
+    one = train_med(make_graph(), CONFIG.changed(**changes))
     assert np.array_equal(one.entities, inside.entities)
     many = train_med(make_graph(), cut(**changes))
-    assert np.linalg.norm(many.entities, axis=1) == pytest.approx(CONFIG.init_norm, rel=1e-5)
+    assert np.linalg.norm(many.entities, axis=1) == pytest.approx(
+        CONFIG.optimiser.init_norm, rel=1e-5
+    )
 
 
 def test_what_was_decided_is_said():
@@ -109,7 +109,8 @@ def test_what_was_decided_is_said():
 
 def test_the_index_of_known_triples_gives_way_when_memory_is_short():
     wide, narrow = (
-        plan_mapped(*PAPER, MedConfig(table="mmap", memory=text)) for text in ("4GiB", "1GiB")
+        plan_mapped(Sizes(*PAPER, MedConfig(table="mmap", memory=text)))
+        for text in ("4GiB", "1GiB")
     )
     assert wide.filter_known and not narrow.filter_known
     assert wide.partitions < narrow.partitions
@@ -117,7 +118,7 @@ def test_the_index_of_known_triples_gives_way_when_memory_is_short():
 
 def test_estimates_of_the_papers_size():
     gib = {
-        kind: sum(needed_bytes(*PAPER, MedConfig(table=kind), best_in_memory=False).values())
+        kind: sum(needed_bytes(Sizes(*PAPER, MedConfig(table=kind)), best_in_memory=False).values())
         / 2**30
         for kind in ("fp32", "bf16", "mmap")
     }
@@ -126,15 +127,15 @@ def test_estimates_of_the_papers_size():
 
 def test_too_little_memory_and_disk_are_said_with_numbers(tmp_path):
     with pytest.raises(MedappsError, match=r"too little .* even with the table in a file"):
-        plan_mapped(*PAPER, MedConfig(table="mmap", memory="400MiB"))
+        plan_mapped(Sizes(*PAPER, MedConfig(table="mmap", memory="400MiB")))
     config = MedConfig(memory="2GiB")
-    needed = needed_bytes(*PAPER, config, best_in_memory=False)
+    needed = needed_bytes(Sizes(*PAPER, config), best_in_memory=False)
     with pytest.raises(MedappsError, match=r"2.00 GiB are allowed") as refused:
         check_memory(needed, config)
     assert "--table bf16" in str(refused.value.fix) and "--table mmap" in str(refused.value.fix)
-    huge = needed_disk(10**12, 15, 500, 10**10, config)
+    huge = Sizes(10**12, 15, 10**10, config)
     with pytest.raises(MedappsError, match=r"checkpoints [\d.]+, embedding [\d.]+.*are free on"):
-        check_disk(huge, tmp_path / "not" / "yet", config)
+        check_disk(huge, tmp_path / "not" / "yet")
 
 
 def test_a_full_disk_is_said_before_work_starts(tmp_path):
@@ -147,7 +148,7 @@ import json, sys
 from pathlib import Path
 from medapps.train.config import MedConfig
 from medapps.train.memory import peak_rss_bytes
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.train.test_mapped import large_graph
 config = MedConfig(dims=(10, 256), epochs=1, batch=2048, chunk=2048, negatives=64, threads=1,
     table=sys.argv[2], memory=sys.argv[3] if len(sys.argv) > 3 else None)

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch.nn.functional import huber_loss, softplus
 
-from medapps.model.scorer import make_scorer
+from medapps.model.scorer import Scorer, make_scorer
 from medapps.train.config import MedConfig
-from medapps.train.loss.loss_weight import shares, step_w3
 from medapps.train.loss.med import (
+    PositiveSlice,
     negative_weights,
     over_positives,
     pairs,
     positive_weights,
     positives,
 )
-from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.loss.submodels import SubModels, Weights, shares, step_w3
 
 F64 = torch.float64
 
@@ -27,7 +27,8 @@ def models(
     scale=(2.0, 1.5, 1.0), margin=(4.0, 5.0, 6.0), share=(0.5, 1.0, 2.0), tau=(0.5, 1.0, 1.5),
     distil=(0.0, 0.0, 0.0), dtype=F64,
 ) -> SubModels:  # fmt: skip
-    return SubModels.of(scale, margin, share, tau, distil[: len(scale)], torch.device("cpu"), dtype)
+    columns = scale, margin, share, distil[: len(scale)], tau
+    return SubModels.from_columns(*columns, device=torch.device("cpu"), dtype=dtype)
 
 
 def distances(n=3, b=5, k=1, seed=0) -> torch.Tensor:
@@ -40,6 +41,12 @@ def distances(n=3, b=5, k=1, seed=0) -> torch.Tensor:
 
 def like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+
+
+def alone(of: int, masked: torch.Tensor | None = None) -> PositiveSlice:
+    """Negatives whose positives do not matter: nothing is distilled."""
+    none = torch.empty(0)
+    return PositiveSlice(none, none, of, masked)
 
 
 def reference(pos, neg, m: SubModels, w: Weights, mask=None) -> torch.Tensor:
@@ -57,8 +64,6 @@ def reference(pos, neg, m: SubModels, w: Weights, mask=None) -> torch.Tensor:
             f = {
                 "recip_dist": lambda s, i=i: -w.positive_temperature / (pos[i - 1].detach() + 1e-6),
                 "prob": lambda s: w.positive_temperature * (1 - torch.sigmoid(s)),
-                "neg_score": lambda s: -w.positive_temperature * s,
-                "literal": lambda s: w.positive_temperature / s,
             }[w.positive_weights]
             p = torch.softmax(f(before), 0)
         source = {"own": sn[i], "smaller": sn[i - 1] if i else None, "uniform": None}[
@@ -77,14 +82,13 @@ def reference(pos, neg, m: SubModels, w: Weights, mask=None) -> torch.Tensor:
         )
     for i in range(1, n):
         for s, one, kept in ((sp, b, None), (sn, b * k, keep)):
-            each = 1 / (b * (1 + k)) if w.ml_joint else 1 / one
             for weight, left, right in (
                 (w.ml_down, s[i - 1], s[i].detach()),
                 (w.ml_up, s[i - 1].detach(), s[i]),
             ):
                 h = huber_loss(left, right, reduction="none")
                 h = h if kept is None else h.masked_fill(~kept, 0)
-                total = total + weight * h.sum() * each
+                total = total + weight * h.sum() / one
     return total
 
 
@@ -93,10 +97,10 @@ CASES = [
     Weights(negative_weights="smaller", positive_weights="recip_dist"),
     Weights(negative_weights="uniform"),
     Weights(negative_weights="own", negative_norm="batch", positive_weights="prob"),
-    Weights(negative_weights="smaller", negative_norm="batch", positive_weights="neg_score"),
-    Weights(negative_weights="uniform", negative_norm="batch", positive_weights="literal"),
+    Weights(negative_weights="smaller", negative_norm="batch", positive_weights="prob"),
+    Weights(negative_weights="uniform", negative_norm="batch", positive_weights="recip_dist"),
     Weights(ml_down=1.0, ml_up=0.25),
-    Weights(ml_down=0.5, ml_up=0.5, ml_joint=True, negative_weights="smaller"),
+    Weights(ml_down=0.5, ml_up=0.5, negative_weights="smaller"),
 ]
 
 
@@ -113,9 +117,10 @@ def test_loss_and_gradient_equal_autograd(weights, masked):
     truth.backward()
     flat = mask.flatten().nonzero().flatten() if masked else None
     with torch.no_grad():
-        ei_p, ml_p, dpos = positives(pos.detach().clone(), m, weights, k)
+        ei_p, ml_p, dpos = positives(pos.detach().clone(), m, weights)
+        near = alone(b, flat)
         ei_n, ml_n, dneg = pairs(
-            neg.detach().clone(), m, weights, b, flat, like(neg.detach()), value=True
+            neg.detach().clone(), m, weights, near, like(neg.detach()), value=True
         )
         total = (m.share[:, 0, 0] * (ei_p + ei_n)).sum() + ml_p + ml_n
     torch.testing.assert_close(total, truth.detach())
@@ -126,9 +131,9 @@ def test_loss_and_gradient_equal_autograd(weights, masked):
 @pytest.mark.parametrize("weights", [Weights(), Weights(ml_down=1.0), CASES[2]])
 def test_row_blocks_add_up_to_the_whole_batch(weights):
     m, neg = models(), distances(b=6, k=4)
-    whole = pairs(neg.clone(), m, weights, 6, None, like(neg), value=True)
+    whole = pairs(neg.clone(), m, weights, alone(6), like(neg), value=True)
     parts = [
-        pairs(x.clone(), m, weights, 6, None, like(x.contiguous()), value=True)
+        pairs(x.clone(), m, weights, alone(6), like(x.contiguous()), value=True)
         for x in (neg[:, :2].contiguous(), neg[:, 2:].contiguous())
     ]
     torch.testing.assert_close(torch.cat([p[2] for p in parts], 1), whole[2])
@@ -136,33 +141,34 @@ def test_row_blocks_add_up_to_the_whole_batch(weights):
     torch.testing.assert_close(parts[0][1] + parts[1][1], whole[1])
 
 
-def ml_prefix_gradient(norm: str, scale: tuple[float, float]) -> torch.Tensor:
+def ml_prefix_gradient(scorer: Scorer, scale: tuple[float, float]) -> torch.Tensor:
     """Gradient of mutual learning alone on the coordinates shared by both prefixes."""
-    scorer, bounds = make_scorer("transe", norm), (0, 3, 9)
+    bounds = (0, 3, 9)
     g = torch.Generator().manual_seed(5)
     q, e = (torch.randn(4, 9, generator=g, dtype=F64) for _ in range(2))
     distance, kept = scorer.aligned(q, e[:, None], bounds)
     m = models(scale, (5.0, 5.0), (0.0, 0.0))
-    _, _, grad = positives(distance[..., 0], m, Weights(ml_down=1.0, ml_up=1.0), 1)
+    _, _, grad = positives(distance[..., 0], m, Weights(ml_down=1.0, ml_up=1.0))
     dq, _ = scorer.aligned_backward(grad[..., None].clone(), distance, kept, bounds)
     return dq[:, :3]
 
 
 def test_symmetric_mutual_learning_never_reaches_the_prefix_of_an_additive_score():
-    assert ml_prefix_gradient("l1", (1.0, 1.0)).abs().max() == 0
-    assert ml_prefix_gradient("l1", (3.0, 1.0)).abs().max() > 1e-3
-    assert ml_prefix_gradient("l2", (1.0, 1.0)).abs().max() > 1e-3
+    sums, roots = make_scorer("distmult"), make_scorer("transe")
+    assert ml_prefix_gradient(sums, (1.0, 1.0)).abs().max() == 0
+    assert ml_prefix_gradient(sums, (3.0, 1.0)).abs().max() > 1e-3
+    assert ml_prefix_gradient(roots, (1.0, 1.0)).abs().max() > 1e-3
 
 
 def test_two_stop_gradient_terms_equal_plain_mutual_learning():
     m, pos = models(share=(0.0, 0.0, 0.0)), distances()[..., 0].requires_grad_()
     s = m.margin[:, 0] - m.scale[:, 0] * pos
     (huber_loss(s[:-1], s[1:], reduction="sum") / s.shape[1]).backward()
-    _, _, grad = positives(pos.detach(), m, Weights(ml_down=1.0, ml_up=1.0), 1)
+    _, _, grad = positives(pos.detach(), m, Weights(ml_down=1.0, ml_up=1.0))
     torch.testing.assert_close(grad, pos.grad)
 
 
-@pytest.mark.parametrize("mode", ["recip_dist", "prob", "neg_score"])
+@pytest.mark.parametrize("mode", ["recip_dist", "prob"])
 def test_positive_weights_fall_with_the_score_and_sum_to_one(mode):
     s = torch.tensor([-50.0, -1.0, -1e-6, 0.0, 1e-6, 1.0, 4.9], dtype=F64).expand(2, -1)
     p = positive_weights(5.0 - s, s, mode, 1.0, s.shape[1], over_positives)
@@ -170,12 +176,6 @@ def test_positive_weights_fall_with_the_score_and_sum_to_one(mode):
     torch.testing.assert_close(p.sum(1), torch.ones(2, dtype=F64))
     assert (p[0] == p[0, 0]).all(), "the smallest model is uniform"
     assert (p[1].diff() <= 0).all() and p[1, 0] > p[1, -1]
-
-
-def test_literal_reciprocal_weights_put_everything_on_one_triple_but_stay_finite():
-    s = torch.tensor([-50.0, -1e-6, 0.0, 1e-6, 50.0], dtype=F64).expand(2, -1)
-    p = positive_weights(5.0 - s, s, "literal", 1.0, s.shape[1], over_positives)
-    assert torch.isfinite(p).all() and p[1].max() > 0.49
 
 
 @pytest.mark.parametrize("norm", ["per_positive", "batch"])
@@ -207,8 +207,8 @@ def test_without_evolutionary_improvement_equals_zero_temperatures():
         )
     )
     for call in (
-        lambda w: positives(pos.clone(), m, w, 4)[2],
-        lambda w: pairs(neg.clone(), m, w, 5, None, like(neg), value=False)[2],
+        lambda w: positives(pos.clone(), m, w)[2],
+        lambda w: pairs(neg.clone(), m, w, alone(5), like(neg), value=False)[2],
     ):
         torch.testing.assert_close(call(off), call(zero))
 
@@ -216,36 +216,22 @@ def test_without_evolutionary_improvement_equals_zero_temperatures():
 def test_loss_weights_off_equal_w3_zero_and_grow_with_dim():
     dims = (10, 100, 500)
     torch.testing.assert_close(shares("off", 1.0, dims), shares("fixed", 0.0, dims))
-    torch.testing.assert_close(shares("normalised", 0.0, dims), torch.ones(3, dtype=F64))
-    for mode in ("fixed", "normalised"):
-        assert (shares(mode, 1.0, dims).diff() > 0).all()
-    assert float(shares("normalised", 1.0, dims).sum()) == pytest.approx(3.0)
+    assert (shares("fixed", 1.0, dims).diff() > 0).all()
 
 
 def test_learned_w3_follows_its_gradient():
-    """Literal descent lowers w3 for ever, the uncertainty form has a rest, normalised stays in
-    range.
-    """
     dims, ei = (10, 100, 500), torch.tensor([1.0, 0.6, 0.4])
-    for mode in ("literal", "normalised", "uncertainty"):
-        w3 = torch.tensor(1.0, dtype=F64, requires_grad=True)
-        x = torch.tensor(dims, dtype=F64) / 500
-        a = 3 * torch.softmax(w3 * x, 0) if mode == "normalised" else torch.exp(w3 * x)
-        ((a * ei).sum() - (w3 * x.sum() if mode == "uncertainty" else 0)).backward()
-        assert step_w3(mode, 1.0, ei, dims, 0.1) == pytest.approx(1 - 0.1 * float(w3.grad))
-    w = 1.0
-    for _ in range(3000):
-        w = step_w3("uncertainty", w, ei, dims, 0.1)
-    assert abs(step_w3("uncertainty", w, ei, dims, 0.1) - w) < 1e-9
-    assert step_w3("literal", 1.0, ei, dims, 0.1) < 1.0
-    assert step_w3("fixed", 1.0, ei, dims, 0.1) == 1.0
+    w3 = torch.tensor(1.0, dtype=F64, requires_grad=True)
+    (torch.exp(w3 * torch.tensor(dims, dtype=F64) / 500) * ei).sum().backward()
+    assert step_w3(1.0, ei, dims, 0.1) == pytest.approx(1 - 0.1 * float(w3.grad))
+    assert step_w3(1.0, ei, dims, 0.1) < 1.0
 
 
 def test_one_sub_model_is_the_plain_loss_whatever_the_switches():
     """n = 1 equals direct training: mutual learning and the next smaller model do not exist."""
     m, pos = models((1.0,), (5.0,), (1.0,), (1.0,)), distances(n=1)[..., 0]
     results = [
-        positives(pos.clone(), m, Weights(positive_weights=p, ml_down=d, ml_up=d), 4)[2]
+        positives(pos.clone(), m, Weights(positive_weights=p, ml_down=d, ml_up=d))[2]
         for p, d in itertools.product(("uniform", "recip_dist", "prob"), (0.0, 1.0))
     ]
     plain = -torch.sigmoid(-(5.0 - pos)) / pos.shape[1] * -1.0
@@ -265,11 +251,9 @@ def test_the_full_size_teaches_prefixes_its_distribution():
     truth.backward()
     with torch.no_grad():
         pull = torch.zeros_like(pos)
-        near = (pos.detach(), pull)
-        with_kd = pairs(
-            neg.clone(), m, weights, 4, None, like(neg.detach()), value=True, positive=near
-        )
-        without = pairs(neg.clone(), models(), weights, 4, None, like(neg.detach()), value=True)
+        near = PositiveSlice(pos.detach(), pull, 4)
+        with_kd = pairs(neg.clone(), m, weights, near, like(neg.detach()), value=True)
+        without = pairs(neg.clone(), models(), weights, near, like(neg.detach()), value=True)
     torch.testing.assert_close(with_kd[1], truth.detach())
     torch.testing.assert_close(with_kd[2] - without[2], neg.grad)
     torch.testing.assert_close(pull, pos.grad)
@@ -280,26 +264,18 @@ def test_the_full_size_teaches_prefixes_its_distribution():
 )
 @pytest.mark.parametrize("distil", [(0.0, 0.0, 0.0), (0.7, 0.7, 0.7), (0.0, 0.7, 0.3)])
 @pytest.mark.parametrize("n", [1, 3])
-def test_the_quick_path_equals_the_general_one(tau, distil, n):
+def test_the_fast_path_equals_the_general_one(tau, distil, n):
     m = models((2.0, 1.5, 1.0)[:n], (4.0, 5.0, 6.0)[:n], (0.5, 1.0, 2.0)[:n], tau[:n], distil)
     neg, near = distances(n=n, k=7, seed=3), distances(n=n)[..., 0]
-    masked, rows = torch.tensor([2, 15, 16]), torch.tensor([0.5, 1.5, 1.0, 0.7, 1.3], dtype=F64)
+    masked = torch.tensor([2, 15, 16])
     got = []
     for plain, general in ((False, True), (False, False), (True, False)):
         weights = Weights(plain_powers=plain)
-        assert weights.quick
+        assert weights.fast
         pull = torch.zeros_like(near)
-        _, _, grad = pairs(
-            neg.clone(),
-            m,
-            weights,
-            5,
-            masked,
-            like(neg),
-            value=general,  # only the general path has values
-            rows=rows,
-            positive=(near, pull),
-        )
+        here = PositiveSlice(near, pull, 5, masked)
+        # only the general path has values
+        _, _, grad = pairs(neg.clone(), m, weights, here, like(neg), value=general)
         got.append((grad, pull))
     for grad, pull in got[1:]:
         torch.testing.assert_close(grad, got[0][0])
@@ -314,8 +290,8 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
     for dtype in (F64, torch.float32):
         m = models(tau=(2.0, 2.0, 2.0), distil=(0.5, 0.5, 0.5), dtype=dtype)
         pull, far = torch.zeros_like(near, dtype=dtype), neg.to(dtype)
-        positive = (near.to(dtype), pull)
-        _, _, grad = pairs(far, m, weights, 5, None, like(far), value=False, positive=positive)
+        here = PositiveSlice(near.to(dtype), pull, 5)
+        _, _, grad = pairs(far, m, weights, here, like(far), value=False)
         got.append((grad.double(), pull.double()))
     assert got[0][0].abs().max() > 0.1
     for one, other in zip(*got, strict=True):
@@ -324,7 +300,7 @@ def test_scores_far_above_the_margin_need_a_shift_and_have_one():
 
 @pytest.mark.parametrize("farther", [0.0, 500.0])
 @pytest.mark.parametrize("plain", [False, True])
-def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
+def test_the_fast_path_stays_finite_when_everything_is_masked_or_far(plain, farther):
     m, near = (
         models(tau=(2.0, 2.0, 2.0), distil=(1.0, 1.0, 1.0), dtype=torch.float32),
         distances()[..., 0].float() + farther,
@@ -333,5 +309,6 @@ def test_the_quick_path_stays_finite_when_everything_is_masked_or_far(plain, far
     weights = Weights(plain_powers=plain)
     masked = torch.arange(8)  # every negative of the first two positives
     pull = torch.zeros_like(near)
-    _, _, grad = pairs(neg, m, weights, 5, masked, like(neg), value=False, positive=(near, pull))
+    here = PositiveSlice(near, pull, 5, masked)
+    _, _, grad = pairs(neg, m, weights, here, like(neg), value=False)
     assert torch.isfinite(grad).all() and torch.isfinite(pull).all()

@@ -13,10 +13,8 @@ from medapps.train.batches.negatives import (
     Sampler,
     one_way_relations,
     sampler_of,
-    subsampling_weights,
 )
 from medapps.train.config import MedConfig
-from tests.train.conftest import make_graph
 
 
 def sampler(graph, **changes) -> Sampler:
@@ -89,17 +87,6 @@ def test_masks_hold_exactly_the_true_entity_or_all_known_triples(graph, mode, fi
             assert np.array_equal(np.flatnonzero(truth), chunk.masked)
 
 
-def test_degree_share_follows_degrees():
-    graph = make_graph(side=7, seed=1)
-    star = graph.train.copy()
-    star[: len(star) // 2, 2] = 7  # entity 7 is in half of the triples
-    config = MedConfig(dims=(4,), batch=64, chunk=64, negatives=200, degree_share=0.5)
-    draw = sampler_of(star, 49, config, 0, None)
-    drawn = np.concatenate([draw.batch(0, s).chunks[0].negatives for s in range(draw.steps)])
-    popular = 0.5 * (star[:, [0, 2]] == 7).mean() + 0.5 / 49
-    assert (drawn == 7).mean() == pytest.approx(popular, abs=0.03)
-
-
 def test_uniform_negatives_are_uniform(graph):
     draw = sampler(graph, negatives=5000)
     drawn = np.concatenate(
@@ -107,13 +94,6 @@ def test_uniform_negatives_are_uniform(graph):
     )
     counts = np.bincount(drawn, minlength=64) / len(drawn) * 64
     assert counts.min() > 0.8 and counts.max() < 1.2
-
-
-def test_subsampling_weights_by_hand():
-    triples = np.array([[0, 0, 1], [0, 0, 2], [3, 0, 1], [4, 1, 5]], np.int32)
-    weights = subsampling_weights(triples, 6)
-    # counts of (h, r) and (r, t) start at 4 and grow by each further triple
-    np.testing.assert_allclose(weights, 1 / np.sqrt([5 + 5, 5 + 4, 4 + 5, 4 + 4]), rtol=1e-6)
 
 
 def test_one_way_relations_have_fewer_than_half_of_their_triples_reversed():
@@ -128,14 +108,12 @@ def test_one_way_relations_have_fewer_than_half_of_their_triples_reversed():
 @pytest.mark.parametrize("of", [2, 3, 70])
 def test_parts_of_a_batch_make_the_whole_batch(graph, mode, norm, of):
     """What every rank draws for itself, put together, is what one process would draw."""
-    config = MedConfig(
-        batch=40, chunk=16, negatives=9, negative_mode=mode, negative_norm=norm, subsampling=True
-    )
+    config = MedConfig(batch=40, chunk=16, negatives=9, negative_mode=mode, negative_norm=norm)
     whole = sampler_of(graph.train, len(graph.entities), config, 3, graph.known)
     for step in (0, whole.steps - 1):  # the last one is short
         batch = whole.batch(1, step)
         parts = [replace(whole, part=(i, of)).batch(1, step) for i in range(of)]
-        for name in ("source", "relation", "target", "weight"):
+        for name in ("source", "relation", "target"):
             joined = np.concatenate([getattr(part, name) for part in parts])
             assert np.array_equal(joined, getattr(batch, name)), name
         assert all(part.of == len(batch.source) for part in parts)

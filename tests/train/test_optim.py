@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from medapps.train.tables.optimiser import make_optimiser
-from medapps.train.tables.rows import blank, group, start_table, summed
+from medapps.train.tables.rows import blank, fill, group, summed
 
 
 def table(rows=20, width=6, seed=0) -> torch.Tensor:
@@ -21,17 +21,12 @@ def steps(seed=1, count=5):
         yield ids, torch.randn(7, 6, generator=g)
 
 
-@pytest.mark.parametrize(
-    ("name", "peer", "sparse"),
-    [("lazy_adam", torch.optim.SparseAdam, True), ("adam", torch.optim.Adam, False)],
-)
-def test_adams_equal_torch(name, peer, sparse):
+def test_lazy_adam_equals_sparse_adam_of_torch():
     mine, weight = table(), torch.nn.Parameter(table())
-    optimiser, reference = make_optimiser(name, mine), peer([weight], lr=0.05)
+    optimiser, reference = make_optimiser("lazy_adam", mine), torch.optim.SparseAdam([weight], 0.05)
     for count, (ids, grad) in enumerate(steps()):
         optimiser.step(mine, ids, grad.clone(), 0.05, count)
-        full = torch.sparse_coo_tensor(ids[None], grad, weight.shape, check_invariants=True)
-        weight.grad = full if sparse else full.to_dense()
+        weight.grad = torch.sparse_coo_tensor(ids[None], grad, weight.shape, check_invariants=True)
         reference.step()
     torch.testing.assert_close(mine, weight.detach())
 
@@ -60,12 +55,9 @@ def test_adagrad_keeps_one_number_per_row_and_segment():
         for part, optimiser, columns in zip(apart, parts, (slice(0, 2), slice(2, 6)), strict=True):
             optimiser.step(part, ids, grad[:, columns].clone(), 0.1, count)
     torch.testing.assert_close(mine, torch.cat(apart, 1))
-    whole.forget_axes()
-    levelled = (2 * parts[0].state["square"] + 4 * parts[1].state["square"]) / 6
-    torch.testing.assert_close(whole.state["square"], levelled.expand(-1, 2))
 
 
-@pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam"])
 def test_small_sizes_take_longer_steps_by_the_power_of_their_width(name):
     bounds, mine = (0, 2, 6), table()
     apart = [table()[:, :2].clone(), table()[:, 2:].clone()]
@@ -78,7 +70,7 @@ def test_small_sizes_take_longer_steps_by_the_power_of_their_width(name):
     torch.testing.assert_close(mine, torch.cat(apart, 1))
 
 
-@pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam"])
 def test_rows_that_keep_their_length_point_where_a_plain_step_would_take_them(name):
     mine = torch.nn.functional.normalize(table(), dim=1).mul_(2.0)
     optimiser, reference = (make_optimiser(name, mine, length=x) for x in (2.0, None))
@@ -86,9 +78,8 @@ def test_rows_that_keep_their_length_point_where_a_plain_step_would_take_them(na
         plain = mine.clone()
         reference.step(plain, ids, grad.clone(), 0.3, count)
         optimiser.step(mine, ids, grad.clone(), 0.3, count)
-        rows = slice(None) if name == "adam" else ids
-        truth = 2.0 * plain[rows] / plain[rows].norm(dim=1, keepdim=True)
-        torch.testing.assert_close(mine[rows], truth)
+        truth = 2.0 * plain[ids] / plain[ids].norm(dim=1, keepdim=True)
+        torch.testing.assert_close(mine[ids], truth)
 
 
 @pytest.mark.parametrize("name", ["adagrad", "lazy_adam"])
@@ -104,7 +95,7 @@ def test_rounded_rows_keep_their_length_over_many_steps(name):
     torch.testing.assert_close(lengths, torch.full_like(lengths, 2.0), rtol=2**-7, atol=0)
 
 
-@pytest.mark.parametrize("name", ["adagrad", "lazy_adam", "adam"])
+@pytest.mark.parametrize("name", ["adagrad", "lazy_adam"])
 def test_a_rate_multiplies_every_step(name):
     mine, other = table(), table()
     slow, plain = make_optimiser(name, mine, rate=0.25), make_optimiser(name, other)
@@ -137,5 +128,5 @@ def test_large_tables_start_like_small_ones():
     cpu = torch.device("cpu")
     large = blank((5_000_000, 4), cpu)  # beyond the size from which large pages are asked for
     assert large.shape == (5_000_000, 4) and not large[::100_000].any()
-    first = start_table(3, 0, 10, 8, 1.0, cpu)
-    assert torch.equal(first, start_table(3, 0, 5000, 8, 1.0, cpu)[:10])
+    first = fill(blank((10, 8), cpu), 3, 0, 1.0)
+    assert torch.equal(first, fill(blank((5000, 8), cpu), 3, 0, 1.0)[:10])

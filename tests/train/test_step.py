@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.functional import softplus
 
 from medapps.graph.graph import KnownTriples
-from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import sampler_of
-from medapps.train.build import make_tables, make_tiers
 from medapps.train.config import MedConfig
-from medapps.train.loss.submodels import Weights
-from medapps.train.step import Clock, Step, Tables
+from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.med_step import MedStep
+from medapps.train.model import new_model
+from medapps.train.step import Engine
 
 CPU = torch.device("cpu")
 
@@ -49,7 +51,7 @@ def naive_loss(entities, relations, batch, config: MedConfig, one_way) -> torch.
                 total = total + (weight * softplus(s)).sum()
                 if one_way[relation] and source != target:
                     s = score(query, entities[source, :dim])
-                    total = total + config.own_answer * softplus(s)
+                    total = total + config.loss.own_answer * softplus(s)
     return total / len(batch.source)
 
 
@@ -70,16 +72,13 @@ def test_a_step_moves_by_the_gradient_of_the_plain_loss(graph, mode, own_answer)
     entities, relations = len(graph.entities), len(graph.relations)
     known = KnownTriples.of(graph.train, entities)
     batch = sampler_of(graph.train, entities, config, 0, known).batch(0, 1)
-    scorer = make_scorer("transe", "l2")
-    made = make_tables(config, scorer, entities, relations, 0, CPU)
+    made = new_model(config, entities, relations, 0)
     kept = Kept(), Kept()
     e, r = (x.clone().requires_grad_() for x in (made.entities, made.relations))
     naive_loss(e, r, batch, config, [True] * relations).backward()  # no move leads back
-    step = Step(
-        scorer, Weights.of(config, bounded=True), Tables(made.entities, made.relations, *kept),
-        clock=Clock(),
-    )  # fmt: skip
+    kept_model = replace(made, entity_optimiser=kept[0], relation_optimiser=kept[1])
+    step = MedStep(Engine(kept_model), Weights.of(config, bounded=True))
     with torch.no_grad():
-        step(batch, make_tiers(config, scorer, CPU), lr=1.0, count=0, value=False)
+        step(batch, SubModels.of(config, 1.0, CPU), lr=1.0, count=0, value=False)
     torch.testing.assert_close(kept[0].grad, e.grad, atol=2e-5, rtol=2e-3)
     torch.testing.assert_close(kept[1].grad, r.grad, atol=2e-5, rtol=2e-3)

@@ -24,7 +24,7 @@ from medapps.graph.synth.planted import (
     draw_latents,
     draw_purchases,
 )
-from medapps.store import MANIFEST, read_manifest, writing
+from medapps.store import MANIFEST, Provenance, read_manifest, writing
 
 LEAST_USERS = 100
 REVISION = 1
@@ -105,7 +105,7 @@ def synthesize(
         if before.config == config:
             return _summary(Path(out), before.about)
     triples = plan.triples(users)
-    with writing(Path(out), kind="dataset", config=config, force=force) as draft:
+    with writing(Path(out), kind="dataset", provenance=Provenance(config, force=force)) as draft:
         latents = draw_latents(users, plan.topics, seed)
         _sink(draft.path("latents.parquet"), _latent_frames(latents), _LATENTS)
         numbers = {"user": pl.Series(np.arange(users))} | draw_labels(latents, seed)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from medapps.model.kernels.matrix_products import products, products_backward
 from medapps.model.kernels.segments import (
-    Bounds,
     chain_,
     chain_back_,
+    products,
+    products_backward,
     scale_segments_,
     segment_sums,
 )
+from medapps.model.scorer import Bounds, Scorer
 
 
-@dataclass(frozen=True)
-class Product:
+class Bilinear(Scorer):
     """Minus the inner product of a query and an entity."""
-
-    norm: str = "dot"
-    bf16: bool = False
-    """Matrix products in bfloat16."""
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = False
 
     def aligned(
         self, query: Tensor, entity: Tensor, bounds: Bounds
@@ -37,7 +28,6 @@ class Product:
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, width) and entity (B, K, width); overwrites grad."""
         query, entity = kept
         chain_back_(grad.neg_(), self.from_larger)
         dentity = query.unsqueeze(1).expand_as(entity).clone(memory_format=torch.contiguous_format)
@@ -47,22 +37,18 @@ class Product:
 
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
         """D of query (B, width) and every entity (N, width), into out (n, B, N)."""
-        return products(query, entity, bounds, out, alpha=-1.0, bf16=self.bf16)
+        return products(query, entity, bounds, out, alpha=-1.0)
 
     def pairs_backward(
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
         chain_back_(grad, self.from_larger)
-        ends = (query, entity, bounds, dquery, dentity)
-        products_backward(grad, *ends, alpha=-1.0, bf16=self.bf16)
+        products_backward(grad, *ends, bounds, grads, alpha=-1.0)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): rounding of a float32 product grows with both lengths."""
@@ -72,7 +58,3 @@ class Product:
     def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
         """(..., dim): what each coordinate adds for query and entity (..., width)."""
         return (query * entity).unflatten(-1, (dim, -1)).sum(-1).neg_()
-
-    def total(self, terms: Tensor) -> Tensor:
-        """The sum itself."""
-        return terms

@@ -9,35 +9,25 @@ coordinate, by compiled loops on the processor and, elsewhere, in blocks of boun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import Tensor
 
 from medapps.model.kernels.segments import (
-    Bounds,
     blocks,
     chain_,
     chain_back_,
     scale_segments_,
     segment_sums,
 )
-from medapps.model.spec import EPSILON
+from medapps.model.rule import EPSILON
+from medapps.model.scorer import Bounds, Scorer
 
 BLOCK = 2**16
 """Complex numbers that are worked on at a time."""
 
 
-@dataclass(frozen=True)
-class Moduli:
+class Modulus(Scorer):
     """The sum of the absolute values of complex differences."""
-
-    norm: str = "moduli"
-    bf16: bool = False
-    """Has no matrix products to do in bfloat16."""
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = True
 
     def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
         """D (n, B, K) of query (B, width) and its own entity (B, K, width); keeps differences."""
@@ -47,7 +37,6 @@ class Moduli:
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, width) and entity (B, K, width); overwrites grad and kept."""
         factor = _moduli(kept).reciprocal_()
         scale_segments_(factor, chain_back_(grad, self.from_larger), _complex(bounds))
         kept.view(*factor.shape, 2).mul_(factor.unsqueeze(-1))
@@ -62,15 +51,13 @@ class Moduli:
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        (query, entity), (dquery, dentity) = ends, grads
         chain_back_(grad, self.from_larger)
-        add = _add_slopes if query.device.type == "cpu" else _add_block_slopes
+        add = _add_gradients if query.device.type == "cpu" else _add_block_gradients
         add(grad, query, entity, bounds, dquery, dentity)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
@@ -81,16 +68,12 @@ class Moduli:
         """(..., dim): what each coordinate adds for query and entity (..., width)."""
         return _moduli(query - entity)
 
-    def total(self, terms: Tensor) -> Tensor:
-        """The sum itself."""
-        return terms
-
 
 def _sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
     """Sums over each segment into out (n, B, N), by compiled loops."""
-    from medapps.model.kernels import numba_loops as fused  # Numba takes a while to load
+    from medapps.model.kernels import numba_loops  # Numba takes a while to load
 
-    fused.modulus_sums(query.numpy(), entity.numpy(), np.array(_complex(bounds)), out.numpy())
+    numba_loops.modulus_sums(query.numpy(), entity.numpy(), np.array(_complex(bounds)), out.numpy())
 
 
 def _block_sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
@@ -101,17 +84,17 @@ def _block_sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> N
         out[:, rows] = segment_sums(modulus, _complex(bounds))
 
 
-def _add_slopes(
+def _add_gradients(
     grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
 ) -> None:
     """Add the gradients of query and entity for grad (n, B, N), by compiled loops."""
-    from medapps.model.kernels import numba_loops as fused
+    from medapps.model.kernels import numba_loops
 
     q, e, cuts = query.numpy(), entity.numpy(), np.array(_complex(bounds))
-    fused.add_modulus_slopes(grad.numpy(), q, e, cuts, dquery.numpy(), dentity.numpy())
+    numba_loops.add_modulus_gradients(grad.numpy(), q, e, cuts, dquery.numpy(), dentity.numpy())
 
 
-def _add_block_slopes(
+def _add_block_gradients(
     grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
 ) -> None:
     """The same in blocks, on any device."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from medapps.model.spec import EPSILON
+from medapps.model.rule import EPSILON
 
 FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
 """Sums may be reordered and roots approximated to the last bits; a NaN stays a NaN."""
@@ -53,7 +53,7 @@ def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: n
     _sums(x, y, *ends, cuts, tiny, out)
 
 
-def add_modulus_slopes(
+def add_modulus_gradients(
     grad: np.ndarray,
     query: np.ndarray,
     entity: np.ndarray,
@@ -63,10 +63,10 @@ def add_modulus_slopes(
 ) -> None:
     """Add to dquery (B, 2d) and dentity (N, 2d) the gradients for grad (n, B, N) of their sums."""
     ends = *_columns(query), *_columns(entity)
-    slopes = [np.zeros_like(end) for end in ends]
+    gradients = [np.zeros_like(end) for end in ends]
     segment = np.repeat(np.arange(len(grad)), np.diff(cuts))  # of each coordinate
-    _slopes(*ends, segment, grad, query.dtype.type(EPSILON), *slopes)
-    for out, (real, imaginary) in ((dquery, slopes[:2]), (dentity, slopes[2:])):
+    _gradients(*ends, segment, grad, query.dtype.type(EPSILON), *gradients)
+    for out, (real, imaginary) in ((dquery, gradients[:2]), (dentity, gradients[2:])):
         out[:, 0::2] += real.T
         out[:, 1::2] += imaginary.T
 
@@ -76,13 +76,13 @@ def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray)
     _stretched(x, v, y, x.dtype.type(0), out)
 
 
-def stretched_slopes(
+def stretched_gradients(
     grad: np.ndarray, x: np.ndarray, v: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gradients of x, v (B, d) and y (N, d) for grad (B, N) of their sums."""
     ends = [np.ascontiguousarray(part.T) for part in (x, v, y)]
-    dx, dv, dy = slopes = [np.zeros_like(end) for end in ends]
-    _stretched_slopes(*ends, grad, x.dtype.type(0), *slopes)
+    dx, dv, dy = gradients = [np.zeros_like(end) for end in ends]
+    _stretched_gradients(*ends, grad, x.dtype.type(0), *gradients)
     return dx.T, dv.T, dy.T
 
 
@@ -102,7 +102,7 @@ def _sums(qx, qy, ex, ey, cuts, tiny, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _slopes(qx, qy, ex, ey, segment, grad, tiny, dqx, dqy, dex, dey):  # type: ignore[no-untyped-def]
+def _gradients(qx, qy, ex, ey, segment, grad, tiny, dqx, dqy, dex, dey):  # type: ignore[no-untyped-def]
     """A coordinate at a time, q (d, B) and e (d, N), so that both ends share one root."""
     for c in prange(qx.shape[0]):
         u, v, du, dv = ex[c], ey[c], dex[c], dey[c]
@@ -111,9 +111,9 @@ def _slopes(qx, qy, ex, ey, segment, grad, tiny, dqx, dqy, dex, dey):  # type: i
             along, across = tiny - tiny, tiny - tiny
             for k in range(len(weight)):
                 real, imaginary = x - u[k], y - v[k]
-                slope = weight[k] / np.sqrt(real * real + imaginary * imaginary + tiny)
-                real *= slope
-                imaginary *= slope
+                gradient = weight[k] / np.sqrt(real * real + imaginary * imaginary + tiny)
+                real *= gradient
+                imaginary *= gradient
                 along += real
                 across += imaginary
                 du[k] -= real
@@ -135,7 +135,7 @@ def _stretched(x, v, y, zero, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _stretched_slopes(x, v, y, grad, zero, dx, dv, dy):  # type: ignore[no-untyped-def]
+def _stretched_gradients(x, v, y, grad, zero, dx, dv, dy):  # type: ignore[no-untyped-def]
     """A coordinate at a time, x and v (d, B), y (d, N)."""
     for c in prange(x.shape[0]):
         end, back = y[c], dy[c]
@@ -143,10 +143,10 @@ def _stretched_slopes(x, v, y, grad, zero, dx, dv, dy):  # type: ignore[no-untyp
             start, factor, weight = x[c, b], v[c, b], grad[b]
             along, across = zero, zero
             for k in range(len(weight)):
-                slope = weight[k] if start > factor * end[k] else -weight[k]
-                along += slope
-                across -= slope * end[k]
-                back[k] -= slope * factor
+                gradient = weight[k] if start > factor * end[k] else -weight[k]
+                along += gradient
+                across -= gradient * end[k]
+                back[k] -= gradient * factor
             dx[c, b] = along
             dv[c, b] = across
 

@@ -18,22 +18,15 @@ import torch
 from torch import Tensor
 
 from medapps.model.kernels.pairre_l2 import apart, inverse_lengths, lengths_backward
-from medapps.model.kernels.segments import Bounds, blocks
+from medapps.model.kernels.segments import blocks
+from medapps.model.scorer import Bounds, Scorer
 
 BLOCK = 2**18
 """Numbers of a block of pairs."""
 
 
-@dataclass(frozen=True)
-class PairedSums:
+class PairreL1(Scorer):
     """The sum of absolute differences of two stretched points that come from the unit sphere."""
-
-    norm: str = "l1"
-    bf16: bool = False
-    """Has no matrix products to do in bfloat16."""
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = True
 
     def aligned(
         self, query: Tensor, entity: Tensor, bounds: Bounds
@@ -50,16 +43,15 @@ class PairedSums:
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, 3 width) and entity (B, K, width)."""
         query, t = kept
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
         a, b = (inverse_lengths(x, bounds) for x in (h, t))  # (n, B, 1), (n, B, K)
         sums = _Sums.like(p, v, t, a, b)
         for i, end in enumerate(bounds[1:]):
             x, y = a[i].unsqueeze(-1) * p[..., :end], b[i].unsqueeze(-1) * t[..., :end]
-            slope = (x - v[..., :end] * y).sign_().mul_(grad[i].unsqueeze(-1))
-            along, across = slope.sum(1, keepdim=True), -(slope * y).sum(1, keepdim=True)
-            sums.add(i, along, across, -slope * v[..., :end], self._shares(i, bounds, p))
+            gradient = (x - v[..., :end] * y).sign_().mul_(grad[i].unsqueeze(-1))
+            along, across = gradient.sum(1, keepdim=True), -(gradient * y).sum(1, keepdim=True)
+            sums.add(i, along, across, -gradient * v[..., :end], self._shares(i, bounds, p))
         dh = lengths_backward(sums.da, a, h, bounds, self.from_larger)
         sums.dt += lengths_backward(sums.db, b, t, bounds, self.from_larger)
         return torch.cat([sums.dp, sums.dv, dh], -1).squeeze(1), sums.dt
@@ -77,21 +69,19 @@ class PairedSums:
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity."""
+        (query, entity), (dquery, dentity) = ends, grads
         p, v, h = query.split(bounds[-1], 1)
         dp, dv, dh = dquery.split(bounds[-1], 1)
         a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
         sums = _Sums(p, entity, a, b, dp, dv, dentity, torch.empty_like(a), torch.empty_like(b))
-        slopes = _compiled_slopes if query.device.type == "cpu" else _block_slopes
+        gradients = _compiled_gradients if query.device.type == "cpu" else _block_gradients
         for i, end in enumerate(bounds[1:]):
             x, y = a[i].unsqueeze(-1) * p[:, :end], b[i].unsqueeze(-1) * entity[:, :end]
-            sums.add(i, *slopes(grad[i], x, v[:, :end], y), self._shares(i, bounds, p))
+            sums.add(i, *gradients(grad[i], x, v[:, :end], y), self._shares(i, bounds, p))
         dh += lengths_backward(sums.da, a, h, bounds, self.from_larger)
         dentity += lengths_backward(sums.db, b, entity, bounds, self.from_larger)
 
@@ -102,10 +92,6 @@ class PairedSums:
     def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
         """(..., dim): what each coordinate adds; leaving one out does not change the lengths."""
         return apart(query, entity, dim).abs_()
-
-    def total(self, terms: Tensor) -> Tensor:
-        """The sum itself."""
-        return terms
 
     def _shares(self, i: int, bounds: Bounds, like: Tensor) -> Tensor:
         """(width of prefix i,): what part of its gradient a coordinate takes."""
@@ -146,18 +132,18 @@ class _Sums:
 
 def _compiled_sums(x: Tensor, v: Tensor, y: Tensor, out: Tensor) -> None:
     """out (B, N): sums of |x - v y|."""
-    from medapps.model.kernels import numba_loops as fused  # Numba takes a while to load
+    from medapps.model.kernels import numba_loops  # Numba takes a while to load
 
-    fused.stretched_sums(*_arrays(x, v, y), out.numpy())
+    numba_loops.stretched_sums(*_arrays(x, v, y), out.numpy())
 
 
-def _compiled_slopes(
+def _compiled_gradients(
     grad: Tensor, x: Tensor, v: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, v and y for grad (B, N)."""
-    from medapps.model.kernels import numba_loops as fused
+    from medapps.model.kernels import numba_loops
 
-    dx, dv, dy = fused.stretched_slopes(grad.numpy(), *_arrays(x, v, y))
+    dx, dv, dy = numba_loops.stretched_gradients(grad.numpy(), *_arrays(x, v, y))
     return torch.from_numpy(dx), torch.from_numpy(dv), torch.from_numpy(dy)
 
 
@@ -167,14 +153,16 @@ def _block_sums(x: Tensor, v: Tensor, y: Tensor, out: Tensor) -> None:
         out[rows] = (x[rows, None] - v[rows, None] * y).abs_().sum(-1)
 
 
-def _block_slopes(grad: Tensor, x: Tensor, v: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`_compiled_slopes` in blocks, on any device."""
+def _block_gradients(
+    grad: Tensor, x: Tensor, v: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`_compiled_gradients` in blocks, on any device."""
     dx, dv, dy = torch.empty_like(x), torch.empty_like(x), torch.zeros_like(y)
     for rows in blocks(len(x), y.numel(), BLOCK):
-        slope = (x[rows, None] - v[rows, None] * y).sign_().mul_(grad[rows].unsqueeze(-1))
-        dx[rows] = slope.sum(1)
-        dv[rows] = -(slope * y).sum(1)
-        dy -= (slope * v[rows, None]).sum(0)
+        gradient = (x[rows, None] - v[rows, None] * y).sign_().mul_(grad[rows].unsqueeze(-1))
+        dx[rows] = gradient.sum(1)
+        dv[rows] = -(gradient * y).sum(1)
+        dy -= (gradient * v[rows, None]).sum(0)
     return dx, dv, dy
 
 

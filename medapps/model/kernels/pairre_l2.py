@@ -5,7 +5,7 @@ entity t and prefix i, with H, T, A, B, C sums over the prefix,
 
     a = 1/sqrt(H),  b = 1/sqrt(T)       H = sum h^2,  T = sum t^2
     S = a^2 A + b^2 B - 2 a b C         A = sum p^2,  B = sum v^2 t^2,  C = sum p v t
-    D = sqrt(S), or S itself for squared L2
+    D = sqrt(S)
 
 B and C are matrix products. With G = dL/dS and sums over the pairs of a row or a column:
 
@@ -15,33 +15,24 @@ B and C are matrix products. With G = dL/dS and sums over the pairs of a row or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from medapps.model.kernels.euclidean import FLOOR
-from medapps.model.kernels.matrix_products import products, products_backward
 from medapps.model.kernels.segments import (
-    Bounds,
     chain_,
     chain_back_,
+    products,
+    products_backward,
     scale_segments_,
     segment_sums,
 )
-from medapps.model.spec import EPSILON
+from medapps.model.rule import EPSILON
+from medapps.model.scorer import Bounds, Scorer
 
 
-@dataclass(frozen=True)
-class Paired:
+class PairreL2(Scorer):
     """The distance of two stretched points that both come from the unit sphere."""
-
-    norm: str = "l2"
-    bf16: bool = False
-    """Matrix products in bfloat16."""
-    from_larger: float = 1.0
-    """Part of what moves a size that also moves the next smaller one inside it."""
-    bounded: bool = True
 
     def aligned(
         self, query: Tensor, entity: Tensor, bounds: Bounds
@@ -58,19 +49,18 @@ class Paired:
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
     ) -> tuple[Tensor, Tensor]:
-        """Gradients of query (B, 3 width) and entity (B, K, width); overwrites grad."""
         (query, t), share = kept, self.from_larger
         p, v, h = (x.unsqueeze(1) for x in query.split(bounds[-1], 1))
         a, b = (inverse_lengths(x, bounds) for x in (h, t))
         own = _prefix_sums(p * p, bounds)  # A (n, B, 1)
         cross = _prefix_sums(v * t * p, bounds)  # C (n, B, K)
-        g = self._by_square(grad, distance)
-        square = distance * distance if self.norm == "l2" else distance
+        g = grad.div_(distance).mul_(0.5)  # dL/dS
+        square = distance * distance
         da = (own * a * g - g * b * cross).sum(2, keepdim=True).mul_(2)
         db = (square - a * a * own + a * b * cross).mul_(g).mul_(2).div_(b)
         dv, dt = (
-            lengths_backward(slope, inverse, x, bounds, share)
-            for slope, inverse, x in ((da, a, h), (db, b, t))
+            lengths_backward(gradient, inverse, x, bounds, share)
+            for gradient, inverse, x in ((da, a, h), (db, b, t))
         )
         dh, dsum = dv.sum(1), (a * a * g).sum(2, keepdim=True)
         dp = scale_segments_(2 * p, chain_back_(dsum, share), bounds).sum(1)
@@ -89,35 +79,31 @@ class Paired:
         p, v, h = query.split(bounds[-1], 1)
         a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
         b = b.unsqueeze(1)
-        products(v * v, entity * entity, bounds, out, bf16=self.bf16).mul_(b)
+        products(v * v, entity * entity, bounds, out).mul_(b)
         cross = torch.empty_like(out)
-        products(p * v, entity, bounds, cross, alpha=-2.0, bf16=self.bf16)
+        products(p * v, entity, bounds, cross, alpha=-2.0)
         out.addcmul_(cross, a.unsqueeze(-1)).mul_(b)
         out += (_prefix_sums(p * p, bounds) * a * a).unsqueeze(-1)
-        out.clamp_min_(FLOOR[out.dtype])
-        return out.sqrt_() if self.norm == "l2" else out
+        return out.clamp_min_(FLOOR[out.dtype]).sqrt_()
 
     def pairs_backward(
         self,
         grad: Tensor,
         distance: Tensor,
-        query: Tensor,
-        entity: Tensor,
+        ends: tuple[Tensor, Tensor],
         bounds: Bounds,
-        dquery: Tensor,
-        dentity: Tensor,
+        grads: tuple[Tensor, Tensor],
     ) -> None:
-        """Add the gradients of query and entity; grad (n, B, N) is overwritten."""
+        (query, entity), (dquery, dentity) = ends, grads
         width, share = bounds[-1], self.from_larger
         p, v, h = query.split(width, 1)
         dp, dv, dh = dquery.split(width, 1)
         a, b = (inverse_lengths(x, bounds) for x in (h, entity))  # (n, B), (n, N)
         own = _prefix_sums(p * p, bounds)  # A (n, B)
         u, squares = p * v, (v * v, entity * entity)
-        cross = products(u, entity, bounds, torch.empty_like(grad), bf16=self.bf16)  # C
-        half = 0.5 if self.norm == "l2" else 1.0  # sum over B of G S = half sum of dL/dD D
-        column = torch.einsum("nbk,nbk->nk", grad, distance).mul_(half)
-        g = self._by_square(grad, distance)
+        cross = products(u, entity, bounds, torch.empty_like(grad))  # C
+        column = torch.einsum("nbk,nbk->nk", grad, distance).mul_(0.5)  # sum over B of G S
+        g = grad.div_(distance).mul_(0.5)  # dL/dS
         column -= torch.bmm((a * a * own).unsqueeze(1), g)[:, 0]
         cross.mul_(g)  # G C
         column += torch.bmm(a.unsqueeze(1), cross)[:, 0] * b
@@ -128,11 +114,12 @@ class Paired:
         dp += scale_segments_(2 * p, chain_back_(a * a * row, share), bounds)
         torch.mul(g, b.unsqueeze(1), out=cross)
         g.copy_(cross).mul_(a.unsqueeze(-1))  # a b G
-        du, dsquares = torch.zeros_like(u), [torch.zeros_like(x) for x in squares]
+        du = torch.zeros_like(u)
+        dsquares = torch.zeros_like(squares[0]), torch.zeros_like(squares[1])
         chain_back_(g, share)
-        products_backward(g, u, entity, bounds, du, dentity, alpha=-2.0, bf16=self.bf16)
+        products_backward(g, u, entity, bounds, (du, dentity), alpha=-2.0)
         chain_back_(cross.mul_(b.unsqueeze(1)), share)  # b^2 G
-        products_backward(cross, *squares, bounds, *dsquares, bf16=self.bf16)
+        products_backward(cross, *squares, bounds, dsquares)
         dp.addcmul_(du, v)
         dv.addcmul_(du, p).addcmul_(dsquares[0], v, value=2)
         dentity.addcmul_(dsquares[1], entity, value=2)
@@ -143,10 +130,7 @@ class Paired:
         own = _prefix_sums(p * p, bounds) * inverse_lengths(h, bounds).square_()
         off = 8e-6 * (own + v.square().amax(-1)) + 1e-9
         floor = FLOOR[torch.float32]
-        square = distance.square() if self.norm == "l2" else distance
-        off = off + torch.where(square < 2 * floor, floor, 0.0)
-        if self.norm == "l2sq":
-            return off
+        off = off + torch.where(distance.square() < 2 * floor, floor, 0.0)
         return torch.minimum(off / distance.clamp_min(1e-9), off.sqrt())
 
     def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
@@ -154,13 +138,7 @@ class Paired:
         return apart(query, entity, dim).square_()
 
     def total(self, terms: Tensor) -> Tensor:
-        """The distance whose terms have this sum."""
-        terms = terms.clamp_min(0.0)
-        return terms.add_(EPSILON).sqrt_() if self.norm == "l2" else terms
-
-    def _by_square(self, grad: Tensor, distance: Tensor) -> Tensor:
-        """G = dL/dS from dL/dD, in place."""
-        return grad.div_(distance).mul_(0.5) if self.norm == "l2" else grad
+        return terms.clamp_min(0.0).add_(EPSILON).sqrt_()
 
 
 def _prefix_sums(x: Tensor, bounds: Bounds) -> Tensor:

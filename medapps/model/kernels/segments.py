@@ -1,7 +1,12 @@
-"""Sums over segments of coordinates, and chains of them over prefixes.
+"""Sums and matrix products over segments of coordinates, and chains of them over prefixes.
 
-Coordinates are cut into segments j between neighbouring dims; a prefix i is the segments j <= i. On
-the way back a segment collects the gradients of every prefix that holds it, or a part of them.
+Coordinates are cut into segments j between neighbouring dims; a prefix i is the segments j <= i.
+Backward, a segment collects the gradients of every prefix that holds it, or a fraction of them.
+
+    products            P_i = sum_{j <= i} (c_j + a x_j y_j^T)
+    products_backward   dx_j += a G_j y_j,  dy_j += a G_j^T x_j     G_j = dL/dP summed over i >= j
+
+Many equal segments go through one batched product, a few through one product each.
 """
 
 from __future__ import annotations
@@ -13,8 +18,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-Bounds = tuple[int, ...]
-"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1]."""
+from medapps.model.scorer import Bounds
+
 FEW = 8
 """Up to this many segments a loop beats a product with the indicator matrix."""
 
@@ -120,3 +125,51 @@ def _groups(x: Tensor) -> Tensor | None:
     if len(x) <= 2 * FEW or len(x) % FEW or not x.is_contiguous():
         return None
     return x.view(-1, FEW, *x.shape[1:])
+
+
+def products(
+    x: Tensor,
+    y: Tensor,
+    bounds: Bounds,
+    out: Tensor,
+    *,
+    alpha: float = 1.0,
+    add: Tensor | None = None,
+) -> Tensor:
+    """P (n, B, N) of x (B, width) and y (N, width) into `out`; `add` (n, N) is c."""
+    if even := even_width(bounds):
+        left, right = (z.view(len(z), -1, even).transpose(0, 1) for z in (x, y))
+        start = x.new_zeros(()).expand(len(bounds) - 1, 1, 1) if add is None else add.unsqueeze(1)
+        beta = 0.0 if add is None else 1.0
+        torch.baddbmm(start, left, right.mT, beta=beta, alpha=alpha, out=out)
+        return chain_(out)
+    for j, (a, b) in enumerate(pairwise(bounds)):
+        if add is not None:
+            torch.addmm(add[j], x[:, a:b], y[:, a:b].T, alpha=alpha, out=out[j])
+        else:
+            torch.addmm(out[j], x[:, a:b], y[:, a:b].T, beta=0.0, alpha=alpha, out=out[j])
+        if j:
+            out[j].add_(out[j - 1])
+    return out
+
+
+def products_backward(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor,
+    bounds: Bounds,
+    grads: tuple[Tensor, Tensor],
+    *,
+    alpha: float = 1.0,
+) -> None:
+    """Add to the gradients of x and y for G (n, B, N)."""
+    dx, dy = grads
+    if even := even_width(bounds):  # products with the long side last run several times faster
+        for to, other, g in ((dx, y, grad.mT), (dy, x, grad)):
+            cut = other.view(len(other), -1, even).permute(1, 2, 0)  # (n, even, rows)
+            part = torch.bmm(cut, g).permute(2, 0, 1)
+            to.view(len(to), -1, even).add_(part, alpha=alpha)
+        return
+    for j, (a, b) in enumerate(pairwise(bounds)):
+        dx[:, a:b].addmm_(grad[j], y[:, a:b], alpha=alpha)
+        dy[:, a:b].addmm_(grad[j].T, x[:, a:b], alpha=alpha)

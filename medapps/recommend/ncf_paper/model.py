@@ -20,7 +20,7 @@ from medapps.recommend.ncf_paper.known_pairs import KnownPairs
 from medapps.recommend.ncf_paper.network import NeuMF, arrays_of
 from medapps.recommend.ncf_paper.problem import Problem
 from medapps.recommend.ncf_paper.ranking import PAIRS, Scorer, worst_nan_
-from medapps.store import read_manifest, usable, writing
+from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class NcfRecommender:
     def recommend(
         self, users: pl.Series, k: int = 10, source: Source | None = None
     ) -> pl.DataFrame:
-        """The k best unseen items of each user: user, item, rank, score, known.
+        """The k best new items of each user: user, item, rank, score, in_graph, has_purchases.
 
         A user that was not trained on is scored by its vector in `source`, if it has one there.
         """
@@ -81,6 +81,7 @@ class NcfRecommender:
         ids = self.users.ids(users)
         vectors = self._vectors(users, ids, source)
         items, scores = self._top(ids, vectors, k)
+        in_graph = np.zeros(len(ids), bool) if vectors is None else vectors[:, -1] == 0
         rank = np.tile(np.arange(1, k + 1), len(ids))
         flat = items.reshape(-1)
         table = pl.DataFrame(
@@ -89,7 +90,8 @@ class NcfRecommender:
                 "item": self.items.names(np.maximum(flat, 0)),
                 "rank": rank,
                 "score": scores.reshape(-1),
-                "known": np.repeat(ids >= 0, k),
+                "in_graph": np.repeat(in_graph, k),
+                "has_purchases": np.repeat((ids >= 0) & ~self.unknown[np.maximum(ids, 0)], k),
             }
         )
         return table.filter(pl.Series(flat >= 0))
@@ -136,11 +138,11 @@ class NcfRecommender:
             items[part] = np.where(np.isfinite(scores[part]), place.numpy(), -1)
         return items, scores
 
-    def explain(self, recommended: pl.DataFrame, count: int = 3) -> pl.DataFrame:
+    def why(self, recommended: pl.DataFrame, count: int = 3) -> pl.DataFrame:
         """For each recommended (user, item): the nearest users by vector who took the item.
 
-        One row per neighbour: user, item, neighbour, similarity (cosine). Users without a vector,
-        and items that nobody took, have no rows.
+        Columns user, item, kind, reason and strength, as for every recommender. Users without a
+        vector, and items that nobody took, have no rows.
         """
         if self.service is None:
             raise MedappsError(
@@ -173,24 +175,16 @@ class NcfRecommender:
             {
                 "user": recommended["user"].gather(case),
                 "item": recommended["item"].gather(case),
-                "neighbour": self.users.names(taker),
-                "similarity": near,
+                "kind": ["neighbour"] * len(case),
+                "reason": self.users.names(taker).cast(pl.String),
+                "strength": near,
             }
         )
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        config: dict[str, Any] | None = None,
-        parents: dict[str, str] | None = None,
-        force: bool = False,
-    ) -> None:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the recommender as a folder."""
         ncf = self.config.plain()
-        with writing(
-            folder, kind="recommender", config=config or ncf, parents=parents, force=force
-        ) as draft:
+        with writing(folder, kind="recommender", provenance=provenance) as draft:
             draft.arrays("model.safetensors", arrays_of(self.model))
             beside: dict[str, np.ndarray] = {"seen": self.seen.keys, "unknown": self.unknown}
             if self.service is not None and self.scaling is not None:

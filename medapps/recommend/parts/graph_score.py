@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.model.scorer import Scorer, make_scorer
-from medapps.model.spec import ScoreSpec
 from medapps.recommend.parts.service import Service
 
 TILE = 4096

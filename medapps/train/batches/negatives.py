@@ -12,9 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from medapps.graph.known_triples import KnownTriples, among, flat
-from medapps.train.batches.shuffle import Order, Ranges, Shuffle
+from medapps.train.batches.epoch_order import EpochOrder, Shuffle
+from medapps.train.batches.partitions import Ranges
 from medapps.train.config import MedConfig
-from medapps.train.loss.drop import draw_kept
+from medapps.train.loss.regularise import draw_kept
 from medapps.train.random_streams import DROPS, NEGATIVES, stream
 
 LONG = 2**12
@@ -42,7 +43,6 @@ class Batch:
     source: np.ndarray  # int32 (B,)
     relation: np.ndarray  # int32 (B,)
     target: np.ndarray  # int32 (B,)
-    weight: np.ndarray | None  # float32 (B,), mean one
     foreign: np.ndarray | None  # float32 (B,): 1 where the source is no answer to its own query
     chunks: tuple[Chunk, ...]
     of: int
@@ -60,13 +60,11 @@ class Sampler:
     entities: int
     config: MedConfig
     seed: int
-    order: Order
+    order: EpochOrder
     known: KnownTriples | None = None
-    """Needed where config.filter_known."""
-    weight: np.ndarray | None = None
-    """float32 (n,): sub-sampling weights of the triples."""
+    """Needed where config.sampling.filter_known."""
     one_way: np.ndarray | None = None
-    """bool (relations,): needed where config.own_answer."""
+    """bool (relations,): needed where config.loss.own_answer."""
     part: tuple[int, int] = (0, 1)
     """Which part of every batch is drawn here, of how many."""
 
@@ -82,24 +80,24 @@ class Sampler:
 
     def batch(self, epoch: int, step: int) -> Batch:
         """The positives of this step, or this sampler's part of them, and their negatives."""
-        size = self.config.batch
+        size = self.config.sampling.batch
         rows = self.order.rows(epoch, step)
-        ranges, span = self.order.entities(epoch, step), self.order.span(epoch, step)
+        ranges = self.order.entities(epoch, step)
         count = len(rows)
         first, last = self._range(count)
         triples = self.triples[rows[first:last]]
-        per_batch = -(-size // self.config.chunk)
+        per_batch = -(-size // self.config.sampling.chunk)
         turn = (epoch * self.steps + step) * per_batch
         source = np.empty(last - first, np.int32)
         target = np.empty(last - first, np.int32)
         relation = np.ascontiguousarray(triples[:, 1])
         draws = stream(self.seed, NEGATIVES, epoch, step)
         chunks = []
-        for i, start in enumerate(range(0, count, self.config.chunk)):
-            stop = min(start + self.config.chunk, count)
+        for i, start in enumerate(range(0, count, self.config.sampling.chunk)):
+            stop = min(start + self.config.sampling.chunk, count)
             side = "tail" if (turn + i) % 2 == 0 else "head"
             given, asked = (0, 2) if side == "tail" else (2, 0)
-            negatives = self._draw(draws, stop - start, ranges, span)  # all parts draw the same
+            negatives = self._draw(draws, stop - start, ranges)  # all parts draw the same
             begin, end = max(start, first), min(stop, last)
             if begin >= end:
                 continue
@@ -109,13 +107,9 @@ class Sampler:
                 negatives = negatives[begin - start : end - start]
             masked = self._masked(source[part], relation[part], target[part], side, negatives)
             chunks.append(Chunk(part.start, part.stop, side, negatives, masked))
-        if not chunks:  # a short batch for many ranks
+        if not chunks:  # a short batch for many processes
             none = negatives[:0]
             chunks = [Chunk(0, 0, side, none, np.empty(0, np.int64))]
-        weight = None
-        if self.weight is not None:
-            weight = self.weight[rows]
-            weight = (weight / weight.mean()).astype(np.float32)[first:last]
         foreign = None
         if self.one_way is not None:
             foreign = (self.one_way[relation] & (source != target)).astype(np.float32)
@@ -123,29 +117,22 @@ class Sampler:
         if any(self.config.drops):
             draws = stream(self.seed, DROPS, epoch, step)
             kept = draw_kept(draws, count, self.config)[first:last]
-        return Batch(source, relation, target, weight, foreign, tuple(chunks), count, kept)
+        return Batch(source, relation, target, foreign, tuple(chunks), count, kept)
 
     def _range(self, count: int) -> tuple[int, int]:
         """This part of `count` positives; weights that span a chunk keep it in one part."""
-        unit = self.config.chunk if self.config.negative_norm == "batch" else 1
+        unit = self.config.sampling.chunk if self.config.loss.negative_norm == "batch" else 1
         units, (part, of) = -(-count // unit), self.part
         return min(count, part * units // of * unit), min(count, (part + 1) * units // of * unit)
 
-    def _draw(
-        self, draws: np.random.Generator, positives: int, ranges: Ranges, span: tuple[int, int]
-    ) -> np.ndarray:
-        """Uniform entities, the first `degree_share` of them replaced by ends of random triples."""
-        n = self.config.negatives
-        shared = self.config.negative_mode == "shared"
+    def _draw(self, draws: np.random.Generator, positives: int, ranges: Ranges) -> np.ndarray:
+        """Uniform entities."""
+        n = self.config.sampling.negatives
+        shared = self.config.sampling.negative_mode == "shared"
         shape = (n,) if shared else (positives, n)
         out = draws.integers(0, sum(last - first for first, last in ranges), shape, np.int32)
         if ranges != ((0, self.entities),):
             out = across(ranges, out)
-        popular = round(self.config.degree_share * n)
-        if popular:
-            shape = (*shape[:-1], popular)
-            ends = draws.integers(0, 2, shape, np.int32) * 2
-            out[..., :popular] = self.triples[draws.integers(*span, shape), ends]
         return out
 
     def _masked(
@@ -191,17 +178,6 @@ def across(ranges: Ranges, numbers: np.ndarray) -> np.ndarray:
     return (numbers + (last - ends)[which]).astype(np.int32)
 
 
-def subsampling_weights(triples: np.ndarray, entities: int) -> np.ndarray:
-    """float32 (n,): 1 / sqrt(count(h, r) + count(r, t)), counts start at 4 as in RotatE."""
-    relation = triples[:, 1].astype(np.int64) * entities
-    total = np.full(len(triples), 8.0)
-    for column in (0, 2):
-        keys = relation + triples[:, column]
-        _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        total += counts[inverse] - 1
-    return (1 / np.sqrt(total)).astype(np.float32)
-
-
 def one_way_relations(triples: np.ndarray, entities: int) -> np.ndarray:
     """bool (relations,): less than half of the relation's triples (h, r, t) have a (t, r, h)."""
     head, relation, tail = (triples[:, i].astype(np.int64) for i in range(3))
@@ -217,12 +193,10 @@ def sampler_of(
     config: MedConfig,
     seed: int,
     known: KnownTriples | None,
-    part: tuple[int, int] = (0, 1),
-    order: Order | None = None,
+    order: EpochOrder | None = None,
 ) -> Sampler:
     """A sampler with what the config asks for; `known` is the index of the training triples."""
-    order = order or Shuffle(len(triples), entities, config.batch, seed)
-    weight = subsampling_weights(triples, entities) if config.subsampling else None
-    one_way = one_way_relations(triples, entities) if config.own_answer else None
-    known = known if config.filter_known else None
-    return Sampler(triples, entities, config, seed, order, known, weight, one_way, part)
+    order = order or Shuffle(len(triples), entities, config.sampling.batch, seed)
+    one_way = one_way_relations(triples, entities) if config.loss.own_answer else None
+    known = known if config.sampling.filter_known else None
+    return Sampler(triples, entities, config, seed, order, known, one_way)

@@ -15,9 +15,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from medapps.arrays import forget
-from medapps.train.batches.shuffle import Ranges
 from medapps.train.random_streams import ORDER, shuffled, stream
 
+Ranges = tuple[tuple[int, int], ...]
 AT_ONCE = 2**22
 _PARTITIONS = 2**41
 """Part of the order's random numbers that belongs to the order of partitions."""
@@ -90,10 +90,6 @@ class Pairs:
     def entities(self, epoch: int, step: int) -> Ranges:
         pair, _ = self._at(epoch, step)
         return tuple(self.partitions.range(part) for part in self.partitions.members(pair))
-
-    def span(self, epoch: int, step: int) -> tuple[int, int]:
-        pair, _ = self._at(epoch, step)
-        return int(self._starts[pair]), int(self._starts[pair + 1])
 
     def _at(self, epoch: int, step: int) -> tuple[int, int]:
         """The pair of a step, and which of its batches the step is."""

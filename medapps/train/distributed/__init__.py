@@ -1,1 +1,1 @@
-"""Training on several processes or machines: rows of the entity table sharded over ranks."""
+"""Training on several processes or machines: rows of the entity table sharded over processes."""

@@ -1,7 +1,7 @@
 """The processes that torchrun started: how they talk, what it costs, how they refuse together.
 
 Messages about the work are JSON, never pickled objects. Every collective is counted under a
-purpose, in the bytes that this rank sends to others; a reduction counts as a ring, which sends
+purpose, in the bytes that this process sends to others; a reduction counts as a ring, which sends
 2 (W - 1) / W of its size.
 """
 
@@ -22,19 +22,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from medapps.errors import MedappsError
-from medapps.train.build import pick_device
+from medapps.train.model import pick_device
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)
-"""How long a rank waits for the others, who may be reading a graph; a dead one is noticed soon."""
+"""How long a process waits for the others, who may be reading a graph; death is noticed soon."""
 _LOST = re.compile("connect|closed|reset|timed out|timeout|socket|peer", re.IGNORECASE)
-"""What gloo says when another rank is gone."""
+"""What gloo says when another process is gone."""
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
 class Group:
-    """All ranks of one launch, as one of them sees them."""
+    """All processes of one launch, as one of them sees them."""
 
     rank: int
     world: int
@@ -42,10 +42,10 @@ class Group:
     """Ranks on this machine."""
     device: torch.device
     sent: Counter[str] = field(default_factory=Counter)
-    """Bytes that this rank sent to others, by purpose."""
+    """Bytes that this process sent to others, by purpose."""
 
     def exchange(self, purpose: str, rows: Tensor, give: list[int], take: list[int]) -> Tensor:
-        """Rows for every rank in turn, `give[i]` of them for rank i; `take[i]` come from it."""
+        """Rows for every process in turn: `give[i]` go to process i, `take[i]` come from it."""
         rows = rows.contiguous()
         others = sum(give) - give[self.rank]
         self.sent[purpose] += others * rows[:1].numel() * rows.element_size() if others else 0
@@ -58,7 +58,7 @@ class Group:
         return out
 
     def reduce(self, purpose: str, value: Tensor, *, largest: bool = False) -> Tensor:
-        """The sum, or the largest, over all ranks, in place; bit for bit the same on all."""
+        """The sum, or the largest, over all processes, in place; bit for bit the same on all."""
         size = value.numel() * value.element_size()
         self.sent[purpose] += 2 * (self.world - 1) * size / self.world  # type: ignore[assignment]
         with talking(self.rank):
@@ -66,7 +66,7 @@ class Group:
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """A JSON-able value of every rank."""
+        """A JSON-able value of every process."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
         with talking(self.rank):
@@ -80,7 +80,7 @@ class Group:
         return [json.loads(bytes(one[: int(size)].tolist())) for one, size in pairs]
 
     def agree(self, work: Callable[[], T]) -> T:
-        """Do something that may be refused: refused to one rank is refused to all."""
+        """Do something that may be refused: refused to one process is refused to all."""
         result, problem = None, None
         try:
             result = work()
@@ -90,18 +90,18 @@ class Group:
         if any(problems):
             rank = next(i for i, one in enumerate(problems) if one)
             text, fix = problems[rank]
-            where = "" if all(problems) or rank == 0 else f"Rank {rank}: "
+            where = "" if all(problems) or rank == 0 else f"Process {rank}: "
             raise MedappsError(where + text, fix=fix)
         return result  # type: ignore[return-value]
 
     def first(self, work: Callable[[], T]) -> T:
-        """What rank 0 gets from `work`, a JSON-able value, on every rank."""
+        """What process 0 gets from `work`, a JSON-able value, on every process."""
         mine = self.agree(lambda: work() if self.rank == 0 else None)
         value: T = self.gather(mine)[0]
         return value
 
     def same(self, value: dict[str, Any], what: str) -> None:
-        """Refuse to go on where ranks differ in a flat dictionary."""
+        """Refuse to go on where processes differ in a flat dictionary."""
         values = self.gather(value)
         for rank, other in enumerate(values):
             keys = [key for key in values[0] | other if values[0].get(key) != other.get(key)]
@@ -110,14 +110,14 @@ class Group:
                     f"{key}={other.get(key)!r}, not {values[0].get(key)!r}" for key in keys
                 )
                 raise MedappsError(
-                    f"Rank {rank} has another {what} than rank 0: {differ}.",
+                    f"Process {rank} has another {what} than process 0: {differ}.",
                     fix="Start torchrun with the same command and the same data on every machine.",
                 )
 
 
 @contextmanager
 def talking(rank: int) -> Iterator[None]:
-    """Say in a sentence that another rank is gone."""
+    """Say in a sentence that another process is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -125,8 +125,8 @@ def talking(rank: int) -> Iterator[None]:
             raise
         reason = str(error).strip().splitlines()[0][:200]
         raise MedappsError(
-            f"Rank {rank} lost the others in the middle of the work ({reason}).",
-            fix="The rank that ended first says why. torchrun --max-restarts 3 goes on from the "
+            f"Process {rank} lost the others in the middle of the work ({reason}).",
+            fix="The process that ended first says why. torchrun --max-restarts 3 goes on from the "
             "last checkpoint by itself; otherwise give --resume.",
         ) from error
 
@@ -137,13 +137,13 @@ def launched() -> bool:
 
 
 def restarts() -> int:
-    """How often torchrun started these ranks again after a failure."""
+    """How often torchrun started these processes again after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Group]:
-    """Join the other ranks of this launch, gloo for a CPU and NCCL for CUDA, until the block ends.
+    """Join the other processes of this launch until the block ends: gloo for a CPU, NCCL for CUDA.
 
     Small messages go through gloo in both cases.
     """

@@ -1,9 +1,9 @@
-"""Peers that share one entity table: rank r holds one block of rows, everybody all relations.
+"""A process group that shares one entity table: each holds a block of rows, and all relations.
 
 A step asks the owners for the rows that it needs and sends them the gradients back; an owner adds
-up what arrives in the order of ranks and moves its rows. Relations are held by all: their gradients
-are summed over all ranks, with a column that says which rows anybody touched, and every rank makes
-the same move.
+up what arrives in the order of processes and moves its rows. Relations are held by all: their
+gradients are summed over all processes, with a column that says which rows anybody touched, and
+every process makes the same move.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from medapps.train.checkpoint import Counters
 from medapps.train.distributed.checkpoint import load_shards, save_shards
 from medapps.train.distributed.group import Group
+from medapps.train.process_group import ProcessGroup
 from medapps.train.tables.rows import Groups, group, summed
 
 T = TypeVar("T")
@@ -27,30 +28,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Route:
-    """Who asked whom for which rows, kept until the gradients go the same way back."""
+    """Who asked whom for which rows, kept until the gradients go back the same way."""
 
     give: list[int]
-    """How many rows each rank asked of this one."""
+    """How many rows each process asked of this one."""
     take: list[int]
-    """How many rows this rank asked of each."""
+    """How many rows this process asked of each."""
     asked: Tensor
-    """Rows of the own block that were asked for, by rank."""
+    """Rows of the own block that were asked for, by process."""
 
 
 @dataclass
-class Sharded:
-    """One rank of a group that shares a table of `rows` rows in blocks, as DTensor's Shard(0)."""
+class Sharded(ProcessGroup):
+    """One process of a group that shares a table of `rows` rows in blocks (DTensor's Shard(0))."""
 
     group: Group
     rows: int
     route: Route | None = field(default=None, repr=False)
 
     @property
-    def rank(self) -> int:
+    def index(self) -> int:
         return self.group.rank
 
     @property
-    def world(self) -> int:
+    def size(self) -> int:
         return self.group.world
 
     @property
@@ -59,15 +60,15 @@ class Sharded:
 
     @property
     def block(self) -> int:
-        """Rows of every rank but the last ones."""
-        return -(-self.rows // self.world)
+        """Rows of every process but the last ones."""
+        return -(-self.rows // self.size)
 
     def agree(self, work: Callable[[], T]) -> T:
         return self.group.agree(work)
 
     def shard(self, rows: int) -> tuple[int, int]:
         assert rows == self.rows, (rows, self.rows)
-        return self._first(self.rank), self._first(self.rank + 1)
+        return self._first(self.index), self._first(self.index + 1)
 
     def place(self, held: int) -> tuple[int, int]:
         first, last = self.shard(self.rows)
@@ -77,20 +78,18 @@ class Sharded:
     def _first(self, rank: int) -> int:
         return min(rank * self.block, self.rows)
 
-    def fetch(
-        self, table: Tensor, ids: Tensor, groups: Groups, width: int
-    ) -> tuple[Tensor, Tensor]:
+    def fetch(self, table: Tensor, ids: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
         wanted = groups.ids  # ascending, hence by owner
-        bounds = [self._first(rank) for rank in range(1, self.world)]
+        bounds = [self._first(rank) for rank in range(1, self.size)]
         cuts = torch.searchsorted(wanted, torch.tensor(bounds, dtype=wanted.dtype).to(wanted))
         ends = [0, *cuts.tolist(), len(wanted)]
         take = [b - a for a, b in pairwise(ends)]
-        ones = [1] * self.world
+        ones = [1] * self.size
         counts = torch.tensor(take, device=wanted.device)
         give = self.group.exchange("counts", counts, ones, ones).tolist()
-        asked = self.group.exchange("ids", wanted, take, give) - self._first(self.rank)
+        asked = self.group.exchange("ids", wanted, take, give) - self._first(self.index)
         self.route = Route(give, take, asked)
-        rows = self.group.exchange("rows", table[asked, :width], give, take)
+        rows = self.group.exchange("rows", table[asked], give, take)
         return rows, torch.searchsorted(wanted, ids)
 
     def give(self, ids: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,7 +107,7 @@ class Sharded:
         return touched, dense[touched, :width]
 
     def softmax(self, exponent: Tensor) -> Tensor:
-        if self.world == 1:
+        if self.size == 1:
             return torch.softmax(exponent, 1)
         highest = exponent.new_full((len(exponent), 1), -torch.inf)
         if exponent.shape[1]:

@@ -6,27 +6,29 @@ What it computes is said, and computed in general, in medapps/train/loss/med.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from medapps.train.loss.submodels import HIGHEST, SubModels, Weights
 
+if TYPE_CHECKING:
+    from medapps.train.loss.med import PositiveSlice
+
 GROUP = 2**19
-"""Scores that the quick path works on at a time."""
+"""Scores that the fast path works on at a time."""
 LOG2E = 1.4426950408889634
 LEAST = 1e-37
 """What a sum of exponentials is at least: where all of them vanish, so do their gradients."""
 
 
-def quick_pairs(
+def fast_pairs(
     distance: Tensor,
     models: SubModels,
     weights: Weights,
-    batch: int,
+    near: PositiveSlice,
     buffers: tuple[Tensor, Tensor, Tensor],
-    rows: Tensor | None,
-    positive: tuple[Tensor, Tensor] | None,
 ) -> None:
     """The gradient of the usual choices, a few sub-models at a time to stay in the cache.
 
@@ -35,24 +37,21 @@ def quick_pairs(
     """
     power, spare, grad = buffers
     size = max(1, GROUP // distance[0].numel())
-    taught = positive is not None and models.taught
-    teacher, near = None, None
+    teacher = None
     for first, last in _groups(models.temperature, size):
         part = slice(first, last)
         some = models.part(part)
-        share = some.share / batch
+        share = some.share / near.of
         work = power[: last - first], spare[: last - first], grad[part]
-        if positive is not None:
-            near = positive[0][part].unsqueeze(-1)
         shift = None
         if not weights.plain_powers:
             shift = distance[part].amin(-1, keepdim=True) * -some.scale  # the largest -c D of a row
-        factor = _quick_part(distance[part], some, share, work, shift)
-        if rows is not None:
-            factor *= rows.view(1, -1, 1)
+        factor = _fast_part(distance[part], some, share, work, shift)
         kd = None
-        if taught and positive is not None and near is not None:
-            own = -some.scale * near - (0.0 if shift is None else shift)
+        if models.taught:
+            own = -some.scale * near.distance[part].unsqueeze(-1) - (
+                0.0 if shift is None else shift
+            )
             own = own.clamp_max_(HIGHEST).exp_()
             total = work[0].sum(-1, keepdim=True).add_(own).clamp_min_(LEAST)  # (k, b, 1)
             own /= total
@@ -60,7 +59,7 @@ def quick_pairs(
                 teacher = work[0][0] / total[0], own[0]  # (b, N), (b, 1)
             else:
                 kd = -some.scale * share * some.distil  # dL/dD = -c dL/ds
-                positive[1][part].add_(((own - teacher[1]) * kd)[..., 0])
+                near.grad[part].add_(((own - teacher[1]) * kd)[..., 0])
                 total = kd / total
         work[1].mul_(factor)
         if some.temperature[0] not in (1.0, 2.0):
@@ -83,7 +82,7 @@ def _groups(temperature: tuple[float, ...], size: int) -> Iterator[tuple[int, in
             first = i
 
 
-def _quick_part(
+def _fast_part(
     distance: Tensor,
     models: SubModels,
     share: Tensor,

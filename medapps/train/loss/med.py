@@ -4,8 +4,8 @@ Sub-model i has distances D_i and scores s_i = m_i - c_i D_i of B positives and,
 negatives.
 
     EI_i = sum_b p_ib softplus(-s_ib) + sum_bk w_ibk softplus(s_ibk)    evolutionary improvement
-    p_i  = softmax_b(f(i-1)), f one of -w1/D (recip_dist), w1 (1 - sigmoid(s)) (prob), -w1 s
-           (neg_score), w1/s (literal); 1/B for the smallest model and with "uniform"
+    p_i  = softmax_b(f(i-1)), f one of -w1/D (recip_dist) and w1 (1 - sigmoid(s)) (prob);
+           1/B for the smallest model and with "uniform"
     w_i  = softmax_k(w2_i s_i) / B ("own"), softmax_k(w2_i s_{i-1}) / B ("smaller"), or 1/(BN)
            ("uniform", w2 = 0);
            negative_norm "batch": the softmax runs over the chunk, not one positive's negatives
@@ -14,7 +14,7 @@ negatives.
     KD   = sum_{i<n} k_i a_i mean_b KL([P_n] || P_i)                    the full size teaches all
            P_i = softmax of s_i over a positive and its negatives, k_i = `distil` of that size
     OWN  = sum_i a_i mean_b f_b softplus(s_i(query b, its own entity))  f_b = 1 where that is wrong
-    a_i  = 1 | exp(w3 d_i/d_n) | n softmax_i(w3 d_i/d_n)                dynamic loss weight
+    a_i  = 1 | exp(w3 d_i/d_n)                                          dynamic loss weight
     L    = sum_i a_i EI_i + ML + KD + own_answer OWN
 
 All weights p, w are constants for the gradient: dEI/ds is -p sigmoid(-s) on positives, w sigmoid(s)
@@ -24,17 +24,34 @@ on negatives. Masked negatives are given the distance `FAR`, at which every term
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss, softplus
 
-from medapps.train.loss.fast_path import quick_pairs
+from medapps.train.loss.fast_path import fast_pairs
 from medapps.train.loss.submodels import SubModels, Weights
 
 FAR = 1e6
 """Distance of a masked negative."""
 TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class PositiveSlice:
+    """Some positives of a batch, as the losses of their negatives see them."""
+
+    distance: Tensor  # (n, b)
+    grad: Tensor  # (n, b): dL/dD so far; distillation adds to it
+    of: int
+    """Positives in the whole batch."""
+    masked: Tensor | None = None
+    """int64: flat positions in (b, N) that are no negatives."""
+
+    def part(self, which: slice, masked: Tensor | None) -> PositiveSlice:
+        """Some of them; `grad` stays shared."""
+        return PositiveSlice(self.distance[:, which], self.grad[:, which], self.of, masked)
 
 
 Softmax = Callable[[Tensor], Tensor]
@@ -61,14 +78,7 @@ def positive_weights(
     if mode == "uniform" or len(score) == 1:
         return out
     d, s = distance[:-1], score[:-1]
-    if mode == "recip_dist":
-        exponent = -w1 / (d + TINY)
-    elif mode == "prob":
-        exponent = w1 * torch.sigmoid(-s)
-    elif mode == "neg_score":
-        exponent = -w1 * s
-    else:
-        exponent = w1 / torch.where(s < 0, s.clamp(max=-1e-3), s.clamp(min=1e-3))
+    exponent = -w1 / (d + TINY) if mode == "recip_dist" else w1 * torch.sigmoid(-s)
     out[1:] = softmax(exponent)
     return out
 
@@ -102,13 +112,11 @@ def positives(
     distance: Tensor,
     models: SubModels,
     weights: Weights,
-    negatives: int,
-    rows: Tensor | None = None,
     *,
     of: int | None = None,
     softmax: Softmax = over_positives,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """EI (n,), ML (), and dL/dD (n, B) of aligned positives; `rows` (B,) are mean-one weights.
+    """EI (n,), ML (), and dL/dD (n, B) of aligned positives.
 
     Where the positives are a part of a batch, `of` is its size and `softmax` spans all of it.
     """
@@ -117,14 +125,11 @@ def positives(
     score = margin - scale * distance
     mode, w1 = weights.positive_weights, weights.positive_temperature
     p = positive_weights(distance, score, mode, w1, of, softmax)
-    if rows is not None:
-        p = p * rows
     ei = (p * softplus(-score)).sum(1)
     grad = p.mul_(share).mul_(torch.sigmoid(-score)).neg_()
     ml = distance.new_zeros(())
     if len(score) > 1 and weights.mutual:
-        each = 1.0 / (of * (1 + negatives if weights.ml_joint else 1))
-        ml = _mutual(score, grad, weights, each, None)
+        ml = _mutual(score, grad, weights, 1.0 / of, None)
     return ei, ml, grad.mul_(-scale)
 
 
@@ -158,29 +163,27 @@ def _taught(
     score: Tensor,
     spare: Tensor,
     grad: Tensor,
-    positive: tuple[Tensor, Tensor],
+    near: PositiveSlice,
     models: SubModels,
-    batch: int,
     *,
     value: bool,
 ) -> Tensor:
     """Add the gradient of KD to grad (n, b, N) = dL/ds and to the positives' dL/dD; its value."""
-    distance, pull = positive  # (n, b)
     scale, margin = models.scale[:, 0], models.margin[:, 0]
-    share = (models.share * models.distil)[:-1] / batch
-    own = margin - scale * distance
+    share = (models.share * models.distil)[:-1] / near.of
+    own = margin - scale * near.distance
     total = torch.logaddexp(torch.logsumexp(score, -1), own)
     own -= total
     chance = torch.sub(score, total.unsqueeze(-1), out=spare)  # logarithms so far
     kl = score.new_zeros(())
     if value:
         far = (chance[-1] - chance[:-1]).mul_(chance[-1].exp()).sum(-1)  # (n - 1, b)
-        near = (own[-1] - own[:-1]) * own[-1].exp()
-        kl = ((far + near) * share[:, 0]).sum()
+        close = (own[-1] - own[:-1]) * own[-1].exp()
+        kl = ((far + close) * share[:, 0]).sum()
     chance.exp_()
     own.exp_()
     grad[:-1].add_(chance[:-1].sub_(chance[-1]).mul_(share))
-    pull[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * scale[:-1]
+    near.grad[:-1] -= (own[:-1] - own[-1]) * share[:, 0] * scale[:-1]
     return kl
 
 
@@ -188,47 +191,38 @@ def pairs(
     distance: Tensor,
     models: SubModels,
     weights: Weights,
-    batch: int,
-    masked: Tensor | None,
+    near: PositiveSlice,
     buffers: tuple[Tensor, Tensor, Tensor],
     *,
     value: bool,
-    rows: Tensor | None = None,
-    positive: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """EI (n,) (zeros unless `value`), ML + KD () and dL/dD (n, b, N), for b of the positives.
 
-    `masked` are flat positions in (b, N) that do not count; `buffers` are three tensors like
-    `distance`, the last of which becomes the gradient. KD also needs the distances (n, b) of the
-    positives and their gradient, to which it adds.
+    `buffers` are three tensors like `distance`, the last of which becomes the gradient.
     """
     n, b, count = distance.shape
     score, spare, grad = buffers
-    if masked is not None:
-        distance.view(n, -1)[:, masked] = FAR
-    if weights.quick and not value:
-        quick_pairs(distance, models, weights, batch, buffers, rows, positive)
+    if near.masked is not None:
+        distance.view(n, -1)[:, near.masked] = FAR
+    if weights.fast and not value:
+        fast_pairs(distance, models, weights, near, buffers)
         return distance.new_zeros(n), distance.new_zeros(()), grad
     torch.mul(distance, -models.scale, out=score).add_(models.margin)
-    negative_weights(score, models.temperature, weights, masked, grad, spare)
-    part = (b if weights.negative_norm == "batch" else 1) / batch
-    if rows is not None:
-        grad.mul_(rows.view(1, -1, 1))
+    negative_weights(score, models.temperature, weights, near.masked, grad, spare)
+    part = (b if weights.negative_norm == "batch" else 1) / near.of
     ei = distance.new_zeros(n)
     if value:
         ei = torch.mul(grad, softplus(score), out=spare).sum((1, 2)) * part
     mutual = n > 1 and weights.mutual
-    taught = models.taught and positive is not None
     ml = distance.new_zeros(())
     factor = models.share * part
-    if mutual or taught:
+    if mutual or models.taught:
         torch.sigmoid(score, out=spare)
         grad.mul_(spare).mul_(factor)
         if mutual:
-            each = 1.0 / (batch * (1 + count if weights.ml_joint else count))
-            ml = _mutual(score, grad, weights, each, masked)
-        if positive is not None and taught:
-            ml = ml + _taught(score, spare, grad, positive, models, batch, value=value)
+            ml = _mutual(score, grad, weights, 1.0 / (near.of * count), near.masked)
+        if models.taught:
+            ml = ml + _taught(score, spare, grad, near, models, value=value)
         grad.mul_(-models.scale)
     else:
         grad.mul_(score.sigmoid_()).mul_(-models.scale * factor)

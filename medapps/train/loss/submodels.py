@@ -1,4 +1,7 @@
-"""What the losses need to know: the choices of a training, and the sub-models of one step."""
+"""What the losses need to know: the choices of a training, and the sub-models of one step.
+
+The dynamic loss weight a_i = exp(w3 d_i/d_n) says how much the loss of a sub-model counts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ class Weights:
     negative_norm: str = "per_positive"
     ml_down: float = 0.0
     ml_up: float = 0.0
-    ml_joint: bool = False
     own_answer: float = 0.0
     penalty: float = 0.0
     plain_powers: bool = False
@@ -37,21 +39,22 @@ class Weights:
             max(1.0, w2) * m for w2, m in zip(config.temperatures, config.margins, strict=True)
         )
         return cls(
-            positive_weights=config.positive_weights,
-            positive_temperature=config.positive_temperature,
-            negative_weights=config.negative_weights if any(config.temperatures) else "uniform",
-            negative_norm=config.negative_norm,
-            ml_down=config.ml_down,
-            ml_up=config.ml_up,
-            ml_joint=config.ml_reduction == "joint",
-            own_answer=config.own_answer,
-            penalty=config.penalty,
+            positive_weights=config.loss.positive_weights,
+            positive_temperature=config.loss.positive_temperature,
+            negative_weights=config.loss.negative_weights
+            if any(config.temperatures)
+            else "uniform",
+            negative_norm=config.loss.negative_norm,
+            ml_down=config.loss.ml_down,
+            ml_up=config.loss.ml_up,
+            own_answer=config.loss.own_answer,
+            penalty=config.loss.penalty,
             plain_powers=bounded and max(highest) < HIGHEST,
         )
 
     @property
-    def quick(self) -> bool:
-        """May `quick_pairs` stand in for the general path?"""
+    def fast(self) -> bool:
+        """May `fast_pairs` stand in for the general path?"""
         usual = self.negative_weights == "own" and self.negative_norm == "per_positive"
         return usual and not self.mutual
 
@@ -73,13 +76,21 @@ class SubModels:
     """Is there a k_i above 0, and a larger size to teach?"""
 
     @classmethod
-    def of(
+    def of(cls, config: MedConfig, w3: float, device: torch.device) -> SubModels:
+        """Those of a training, their losses weighted by w3."""
+        share = shares(config.loss.dlw, w3, config.dims).tolist()
+        columns = config.scales, config.margins, share, config.distils
+        return cls.from_columns(*columns, config.temperatures, device=device)
+
+    @classmethod
+    def from_columns(
         cls,
         scale: Sequence[float],
         margin: Sequence[float],
         share: Sequence[float],
-        temperature: Sequence[float],
         distil: Sequence[float],
+        temperature: Sequence[float],
+        *,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> SubModels:
@@ -100,3 +111,19 @@ class SubModels:
             self.temperature[which],
             self.taught,
         )
+
+
+def shares(mode: str, w3: float, dims: tuple[int, ...]) -> Tensor:
+    """a (n,): weights of the sub-models' losses."""
+    x = torch.tensor([d / dims[-1] for d in dims], dtype=torch.float64)
+    if mode == "off":
+        return torch.ones_like(x)
+    return torch.exp(w3 * x)
+
+
+def step_w3(w3: float, ei: Tensor, dims: tuple[int, ...], lr: float) -> float:
+    """w3 after one step of descent on sum a_i EI_i."""
+    x = torch.tensor([d / dims[-1] for d in dims], dtype=torch.float64)
+    ei = ei.double().cpu()
+    a = shares("literal", w3, dims)
+    return w3 - lr * float((x * a * ei).sum())

@@ -22,7 +22,7 @@ from torch import Tensor
 from medapps.arrays import forget
 from medapps.errors import MedappsError
 from medapps.store import disk_errors
-from medapps.train.batches.shuffle import Ranges
+from medapps.train.batches.partitions import Ranges
 from medapps.train.tables.bf16 import as_numpy
 
 _PAGE = mmap.PAGESIZE

@@ -1,11 +1,10 @@
-"""Optimisers that move only the rows that a step touched, and dense Adam for small graphs.
+"""Optimisers that move only the rows that a step touched.
 
     adagrad    v_rj += mean(g_rj^2);  x_rj -= lr g_rj / (sqrt(v_rj) + eps)
                (one number per row r and segment j; with one segment it is blind to rotations. The
                first segments collect the gradients of all sub-models: sharing one v_r with them
                would slow the later ones down)
     lazy_adam  Adam's moments on touched rows, bias correction by the global step
-    adam       the same on every row at every step
 
 Every segment may have its own rate: a model of few dimensions wants longer steps than a large one.
 Rows whose length says nothing may keep it: every step pulls away from where a row lies, so that it
@@ -24,7 +23,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from medapps.model.scorer import Bounds, scale_segments_, segment_sums
+from medapps.model.kernels.segments import scale_segments_, segment_sums
+from medapps.model.scorer import Bounds
 from medapps.train.tables.bf16 import add_rows
 from medapps.train.tables.rows import blank
 
@@ -53,22 +53,11 @@ class Optimiser:
         if self.name == "adagrad":
             move = _adagrad(self.state["square"], ids, grad, rates, self.bounds)
         else:
-            moments = _lazy_adam if self.name == "lazy_adam" else _adam
-            move = moments(self.state, ids, grad, count)
+            move = _lazy_adam(self.state, ids, grad, count)
             scale_segments_(move, rates.unsqueeze(1).expand(-1, len(move)), self.bounds)
         if self.length is not None:
-            rows = table if self.name == "adam" else table[ids]
-            move = _turn(rows.to(move.dtype), move, self.length)
-        if self.name == "adam":
-            table.add_(move)
-        else:
-            add_rows(table, ids, move, self.seed, count)
-
-    def forget_axes(self) -> None:
-        """Level the state over the segments of each row, for a table that was rotated."""
-        square = self.state["square"]  # (rows, n)
-        widths = torch.tensor(self.bounds, dtype=square.dtype, device=square.device).diff()
-        square.copy_((square @ widths / self.bounds[-1]).unsqueeze(1).expand_as(square))
+            move = _turn(table[ids].to(move.dtype), move, self.length)
+        add_rows(table, ids, move, self.seed, count)
 
 
 def make_optimiser(
@@ -119,13 +108,6 @@ def _lazy_adam(state: dict[str, Tensor], ids: Tensor, grad: Tensor, count: int) 
     state["first"][ids] = first
     state["second"][ids] = second
     return _adam_move(first, second, count)
-
-
-def _adam(state: dict[str, Tensor], ids: Tensor, grad: Tensor, count: int) -> Tensor:
-    first, second = state["first"].mul_(BETAS[0]), state["second"].mul_(BETAS[1])
-    first.index_add_(0, ids, grad, alpha=1 - BETAS[0])
-    second.index_add_(0, ids, grad.square_(), alpha=1 - BETAS[1])
-    return _adam_move(first.clone(), second.clone(), count)
 
 
 def _adam_move(first: Tensor, second: Tensor, count: int) -> Tensor:

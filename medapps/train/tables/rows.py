@@ -34,23 +34,6 @@ def blank(
     return torch.frombuffer(block, dtype=dtype).view(shape)
 
 
-def start_table(
-    seed: int,
-    which: int,
-    rows: int,
-    width: int,
-    size: float,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    *,
-    begin: int = 0,
-) -> Tensor:
-    """Rows from `begin` on of a table of start values, drawn block by block; bfloat16 takes the
-    nearest.
-    """
-    return fill(blank((rows, width), device, dtype), seed, which, size, begin=begin)
-
-
 def fill(table: Tensor, seed: int, which: int, size: float, *, begin: int = 0) -> Tensor:
     """Write the start values of rows from `begin` on into a table; a working file stays on disk."""
     for first in range(0, len(table), 4096):

@@ -12,8 +12,8 @@ import signal
 import sys
 from typing import Any
 
+from medapps.train.distributed.checkpoint import ShardWriter
 from medapps.train.distributed.sharded import Sharded
-from medapps.train.distributed.shards import ShardWriter
 
 EVERY = 5
 """Steps between checkpoints."""
@@ -28,7 +28,7 @@ def die(step: int | None) -> None:
         nonlocal steps
         if len(flags) == 2:  # stop and save, once per step
             steps += 1
-            if self.rank == 1 and steps == step:
+            if self.index == 1 and steps == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             flags = flags[0], steps % EVERY == 0
         return asked(self, *flags)
@@ -50,7 +50,7 @@ def count_steps() -> None:
 
     def counting(self: Sharded, *flags: bool) -> tuple[bool, ...]:
         nonlocal steps
-        steps += len(flags) == 2 and self.rank == 0
+        steps += len(flags) == 2 and self.index == 0
         return asked(self, *flags)
 
     Sharded.any = counting  # type: ignore[method-assign]

@@ -18,28 +18,27 @@ from pathlib import Path
 
 import numpy as np
 
-import medapps.train.loop as training
+import medapps.train.med as training
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.ids import IdMap
 from medapps.train.config import MedConfig, paper
 from medapps.train.distributed.group import Group, joined
-from medapps.train.distributed.train import check_ranks, train_sharded
-from medapps.train.step import Step
+from medapps.train.distributed.train import check_processes, train_sharded
+from medapps.train.med_step import MedStep
+from medapps.train.session import Session
 from tests.train.conftest import make_graph
 
 GRAPH = make_graph()
 SMALL = {"dims": (4, 16), "epochs": 2, "batch": 28, "chunk": 16, "negatives": 16, "margin": 1.0}
 QUIET = {"threads": 1, "every": 1, "lr": 0.1}
-RARE = {"submodels": "one", "own_answer": 0.3, "positive_weights": "prob", "degree_share": 0.5}
+RARE = {"own_answer": 0.3, "positive_weights": "prob", "negative_weights": "smaller"}
 CONFIGS = {
     "usual": MedConfig(**SMALL, **QUIET),
-    "stages": MedConfig(
-        **SMALL, **QUIET, dlw="normalised", rotate_at=0.4, patience=50, subsampling=True
-    ),
+    "stages": MedConfig(**SMALL, **QUIET, dlw="literal", patience=50),
     "rare": MedConfig(**SMALL, **QUIET, **RARE),
-    "mutual": MedConfig(**SMALL, **QUIET, ml_down=1.0, ml_up=0.5, ml_reduction="joint"),
+    "mutual": MedConfig(**SMALL, **QUIET, ml_down=1.0, ml_up=0.5),
     "paper": paper(**SMALL | {"chunk": 20}, threads=1),
-    "adam": MedConfig(**SMALL, **QUIET | {"lr": 0.01}, optimiser="adam"),
+    "adam": MedConfig(**SMALL, **QUIET | {"lr": 0.01}, optimiser="lazy_adam"),
     "pairre": MedConfig(**SMALL, **QUIET, scorer="pairre"),
     "kept": MedConfig(
         **SMALL, **QUIET | {"lr": 0.05}, scorer="pairre", keep_length=True, relation_rate=0.5
@@ -62,23 +61,23 @@ def watched():
     sent: list[dict[str, float]] = []
     rows: set[int] = set()
 
-    class Watched(Step):
-        def __call__(self, batch, tiers, lr, count, *, value):
-            group = getattr(self.peers, "group", None)
+    class Watched(MedStep):
+        def __call__(self, batch, models, lr, count, *, value):
+            group, model = getattr(self.engine.group, "group", None), self.engine.model
             before = Counter(group.sent) if group else Counter()
-            ei, ml = super().__call__(batch, tiers, lr, count, value=True)
+            ei, ml = super().__call__(batch, models, lr, count, value=True)
             losses.append([*ei.tolist(), float(ml)])
-            rows.update(len(held) for held in self.tables.entity_optimiser.state.values())
-            rows.add(len(self.tables.entities))
+            rows.update(len(held) for held in model.entity_optimiser.state.values())
+            rows.add(len(model.entities))
             if group:
                 sent.append({key: group.sent[key] - before[key] for key in WIRED})
             return (ei if value else None), ml
 
-    plain, training.Step = training.Step, Watched
+    plain, training.MedStep = training.MedStep, Watched
     try:
         yield losses, sent, rows
     finally:
-        training.Step = plain
+        training.MedStep = plain
 
 
 def stop_after(steps: int):
@@ -102,7 +101,7 @@ def main(folder: Path) -> None:
         for name, config in CONFIGS.items():
             with watched() as (losses, sent, rows):
                 train_sharded(
-                    group, GRAPH, config, out / name, seed=SEED, checkpoint_dir=out / "state"
+                    group, GRAPH, config, out / name, Session(SEED, checkpoint_dir=out / "state")
                 )
             result["losses"][name] = losses
             result["sent"][name] = group.gather(sent)
@@ -127,9 +126,7 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
                 GRAPH,
                 config,
                 out / "none",
-                seed=SEED,
-                checkpoint_dir=left,
-                stop=stop_after(13),
+                Session(SEED, checkpoint_dir=left, stop=stop_after(13)),
             )
         except Interrupted:
             result["interrupted"] = True
@@ -146,30 +143,32 @@ def checkpoints(group: Group, folder: Path, out: Path, result: dict) -> None:
         group.gather(None)
         with watched() as (losses, _, _):
             train_sharded(
-                group, graph, config, out / change, seed=SEED, checkpoint_dir=state, resume=True
+                group, graph, config, out / change, Session(SEED, checkpoint_dir=state, resume=True)
             )
         result["losses"][change] = losses
 
     go_on("resumed")
     changed = replace(GRAPH, train=GRAPH.train[:-1])
-    wide = config.model_copy(update={"dims": (4, 20)})
+    wide = config.changed(dims=(4, 20))
     refused = result["refused"]
     refused["missing"] = refusal(lambda: go_on("missing"))
     refused["altered"] = refusal(lambda: go_on("altered"))
     refused["graph"] = refusal(lambda: go_on("graph", graph=changed))
     refused["dims"] = refusal(lambda: go_on("dims", config=wide))
     if group.world > 1:
-        mine = config.model_copy(update={"lr": 0.1 * (1 + group.rank)})
-        refused["configs"] = refusal(lambda: check_ranks(group, GRAPH, mine, 0, False))
-        seeds = refusal(lambda: check_ranks(group, GRAPH, config, group.rank, False))
+        mine = config.changed(lr=0.1 * (1 + group.rank))
+        refused["configs"] = refusal(lambda: check_processes(group, GRAPH, mine, 0, False))
+        seeds = refusal(lambda: check_processes(group, GRAPH, config, group.rank, False))
         refused["seeds"] = seeds
         other = changed if group.rank == group.world - 1 else GRAPH
-        refused["graphs"] = refusal(lambda: check_ranks(group, other, config, 0, False))
+        refused["graphs"] = refusal(lambda: check_processes(group, other, config, 0, False))
         tiny = replace(GRAPH, entities=IdMap.of(GRAPH.relations.names()[:1]))
-        refused["tiny"] = refusal(lambda: check_ranks(group, tiny, config, 0, False))
+        refused["tiny"] = refusal(lambda: check_processes(group, tiny, config, 0, False))
         there = folder / f"here{group.rank}"
         refused["folders"] = refusal(
-            lambda: train_sharded(group, GRAPH, config, there / "none", checkpoint_dir=there)
+            lambda: train_sharded(
+                group, GRAPH, config, there / "none", Session(checkpoint_dir=there)
+            )
         )
 
 

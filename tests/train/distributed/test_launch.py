@@ -94,7 +94,9 @@ def test_ranks_that_were_told_different_things_all_end_with_one_sentence(dataset
     options = ["train", "--kg", dataset, "--workspace", tmp_path, *OPTIONS]
     module = "tests.train.distributed.odd_rank"
     log = launch(2, "-m", module, "--tell", 1, "train.lr=0.07", *options, fails=True)
-    sentence = "medapps train: Rank 1 has another config than rank 0: lr=0.07, not 0.2."
+    sentence = (
+        "medapps train: Process 1 has another config than process 0: optimiser.lr=0.07, not 0.2."
+    )
     assert log.count(sentence) == 2, log
     assert not any((tmp_path / "embeddings").glob("*")) and "Traceback" not in log.split("E11")[0]
 

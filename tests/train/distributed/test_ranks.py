@@ -15,10 +15,10 @@ import torch
 from medapps.crop.embedding import Embedding
 from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import sampler_of
-from medapps.train.distributed.wire import sent_bytes
-from medapps.train.loop import train_med
+from medapps.train.med import train_med
 from tests.train.distributed.launch import launch
 from tests.train.distributed.scenarios import CONFIGS, GRAPH, SEED, main, watched
+from tests.train.distributed.wire import sent_bytes
 
 WORLDS = (2, 1, 3)  # two ranks leave the checkpoint from which the others go on
 
@@ -124,11 +124,11 @@ def test_checkpoints_hold_no_pickle(launched, folder):
         ("altered", r"shard_00000.safetensors was altered"),
         ("graph", r"is a checkpoint of another graph"),
         ("dims", r"another config: dims=\[4, 16\], now \[4, 20\]"),
-        ("configs", r"Rank 1 has another config than rank 0: lr=0.2, not 0.1"),
-        ("seeds", r"Rank 1 has another config than rank 0: seed=1, not 0"),
-        ("graphs", r"Rank \d has another graph than rank 0: triples=\d+, not \d+"),
-        ("tiny", r"1 entities cannot be shared by \d ranks"),
-        ("folders", r"Rank 1 has another workspace than rank 0"),
+        ("configs", r"Process 1 has another config than process 0: optimiser.lr=0.2, not 0.1"),
+        ("seeds", r"Process 1 has another config than process 0: seed=1, not 0"),
+        ("graphs", r"Process \d has another graph than process 0: triples=\d+, not \d+"),
+        ("tiny", r"1 entities cannot be shared by \d processes"),
+        ("folders", r"Process 1 has another workspace than process 0"),
     ],
 )
 def test_bad_input_is_refused_on_every_rank(launched, what, sentence):

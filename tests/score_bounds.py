@@ -2,18 +2,17 @@
 
 With u_h, u_t the largest error of a number of head and tail (`quantize.coordinate_error`) and w
 numbers per entity, head and tail move by e_h, e_t <= sqrt(w) u. Where the query moves as its source
-does (kernels "distance" and "moduli"), a distance moves no more than its ends:
+does (Euclidean distances and sums of moduli), a distance moves no more than its ends:
 
     l1, moduli   |dD| <= w (u_h + u_t)
     l2           |dD| <= e_h + e_t =: b
-    l2sq         |dD| <= b (2 sqrt(D) + b)
 
 A product multiplies by a relation, no number of an end by more than L, the largest sum of absolute
-values in a coordinate of the relation; PairRE (kernels "paired" and "paired_sums") does so with
+values in a coordinate of the relation; PairRE does so with
 ends of length one, which move by at most 2 e / |end|:
 
     product      |dD| <= L (e_h |t| + |h| e_t + e_h e_t)
-    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b, squared as above; sums: sqrt(w) b
+    paired       |dD| <= 2 L (e_h / |h| + e_t / |t|) =: b; sums: sqrt(w) b
 
 The score moves by c |dD|; relations stay float32. A last part in a million covers float32 sums.
 """
@@ -23,8 +22,8 @@ from __future__ import annotations
 import numpy as np
 
 from medapps.crop.quantize import coordinate_error
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.model.spec import SUMS, ScoreSpec
 
 _ROUNDING = np.float32(4e-6)
 _LEAST = np.float32(1e-12)
@@ -35,27 +34,23 @@ def score_error(
 ) -> np.ndarray:
     """float32 (k,): bound on |score in `dtype` - score in float32|; rows float32 (k, w)."""
     rule = RULES[spec.scorer]
-    kernel, root = rule.KERNELS[spec.norm], np.sqrt(np.float32(head.shape[1]))
+    measure, root = rule.NORMS[spec.norm], np.sqrt(np.float32(head.shape[1]))
     moved = [root * coordinate_error(end, dtype) for end in (head, tail)]
     exact = rule.score(head, relation, tail, spec)
-    distance = (np.float32(spec.margin) - exact) / np.float32(spec.scale)
     lengths = [np.sqrt(np.square(end).sum(1)) for end in (head, tail)]
     dim = head.shape[1] // rule.REALS[0]
     factor = np.abs(relation).reshape(len(relation), dim, -1).sum(2).max(1, initial=0)  # L
     sizes = np.abs(head).sum(1) + np.abs(relation).sum(1) + np.abs(tail).sum(1)
-    if kernel == "product":
+    if not measure.is_distance:
         change = factor * (moved[0] * lengths[1] + lengths[0] * moved[1] + moved[0] * moved[1])
         sizes = factor * lengths[0] * lengths[1]
-    elif kernel in ("paired", "paired_sums"):
+    elif measure.scale_free:
         shares = [e / np.maximum(x, _LEAST) for e, x in zip(moved, lengths, strict=True)]
         change = 2 * factor * (shares[0] + shares[1])
-        sizes = factor * root if spec.norm in SUMS else factor
+        sizes = factor * root if measure.sums else factor
     else:
         change = moved[0] + moved[1]
-    if spec.norm in SUMS:
+    if measure.sums:
         change = root * change
-    if spec.norm == "l2sq":
-        change = change * (2 * np.sqrt(np.maximum(distance, 0)) + change)
-        sizes = np.square(sizes)
     rounding = _ROUNDING * (np.float32(spec.scale) * sizes + np.abs(exact) + abs(spec.margin))
     return (np.float32(spec.scale) * change + rounding).astype(np.float32)

@@ -19,7 +19,7 @@ from typing import Any
 from medapps import __version__
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 """Raised when manifests or files are laid out in another way than before."""
 _LONGEST_NAME = 255
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -75,7 +75,7 @@ def parse_manifest(text: str) -> Manifest:
     if not isinstance(values, dict):
         raise ValueError("it is no object")
     version = values.get("format_version")
-    if type(version) is int and version > FORMAT:  # may say more than is known here
+    if type(version) is int and version != FORMAT:  # may say what is not known here
         values = {name: value for name, value in values.items() if name in _TYPES}
     if strange := sorted(set(values) - set(_TYPES)):
         raise ValueError(f"it has an unknown entry {strange[0][:40]!r}")

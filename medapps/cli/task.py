@@ -1,0 +1,69 @@
+"""What `medapps label` and `medapps recommend` share: options, inputs, a table for more users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from medapps.cli.common import Job
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from medapps.settings import Settings
+    from medapps.stages.tasks import TaskInputs, Wanted
+
+Dim = Annotated[int, typer.Option("--dim", help="Size of the vectors.")]
+Data = Annotated[Path | None, typer.Option(help="A dataset folder; else the newest.")]
+Embedding = Annotated[Path | None, typer.Option(help="An embedding's folder; else the newest.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many networks are trained.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Where the result for them goes: .parquet, .csv or .tsv.")
+]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file of users, and the table that is asked for them."""
+
+    users: Path
+    out: Path
+    force: bool
+
+    def ids(self) -> pl.Series:
+        """The users."""
+        from medapps.crop.idlist import read_ids
+
+        return read_ids(self.users).alias("user")
+
+    def write(self, table: pl.DataFrame) -> None:
+        """Write the table."""
+        from medapps.store import write_table
+
+        write_table(table, self.out, force=self.force)
+
+
+def read_inputs(job: Job, settings: Settings, stem: str, wanted: Wanted) -> TaskInputs:
+    """The vectors and the table of a task."""
+    from medapps.stages.tasks import task_inputs
+
+    return task_inputs(job.runner, settings, stem, wanted)
+
+
+def check_output(
+    job: Job, option: str, users: Path | None, out: Path | None, inputs: tuple[Path | None, ...]
+) -> Output | None:
+    """Where a table for more users goes, if one is asked for; refused before the work begins."""
+    from medapps.errors import MedappsError
+    from medapps.store import check_table_name, refuse_output
+
+    if users is None and out is None:
+        return None
+    if users is None or out is None:
+        raise MedappsError(f"{option} and --out belong together.", fix="Give both.")
+    check_table_name(out)
+    refuse_output(out, force=job.force, inputs=[users, job.config, *inputs])
+    return Output(users, out, job.force)

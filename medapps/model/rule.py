@@ -1,0 +1,129 @@
+"""What a scorer is: how it scores on a device, how it makes queries, and what it is able to do.
+
+A *source* is the given end of a triple and the *target* the asked one (side "tail": head given;
+side "head": tail given). Source and relation make a *query*, which meets a target in a distance D;
+the score is margin - scale * D. Nothing here imports torch, since devices load it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EPSILON = 1e-12
+"""Added under square roots, in training and on devices alike."""
+
+
+@dataclass(frozen=True)
+class ScoreSpec:
+    """Everything that turns vectors into a score: margin - scale * distance."""
+
+    scorer: str = "transe"
+    norm: str = "l2"
+    """One of the norms that the scorer knows."""
+    scale: float = 1.0
+    """c_i: multiplies the distance of this prefix."""
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a query meets an entity, and what follows from it."""
+
+    kernel: str
+    """Module and class in medapps/model/kernels that compute it for all prefixes."""
+    is_distance: bool = True
+    """Never negative: no score exceeds its margin."""
+    sums: bool = False
+    """Adds absolute values, so that it grows in proportion to the dims."""
+    supports_drop: bool = False
+    """A zero in the relation leaves the coordinate out."""
+    scale_free: bool = False
+    """Does not depend on the length of an entity."""
+
+
+EUCLIDEAN = Measure("euclidean.Euclidean")
+MODULUS = Measure("modulus.Modulus", sums=True)
+BILINEAR = Measure("bilinear.Bilinear", is_distance=False, supports_drop=True)
+PAIRRE_L2 = Measure("pairre_l2.PairreL2", supports_drop=True, scale_free=True)
+PAIRRE_L1 = Measure("pairre_l1.PairreL1", sums=True, supports_drop=True, scale_free=True)
+AUTOGRAD = Measure("autograd.Autograd", is_distance=False)
+
+
+class Rule(ABC):
+    """A scorer; reals of a coordinate stand side by side, so that a prefix is a smaller model."""
+
+    REALS: ClassVar[tuple[int, int, int]]
+    """Reals per coordinate of an entity, a relation and a query."""
+    NORMS: ClassVar[Mapping[str, Measure]]
+    """Norms that it knows, the usual one first, and how a query meets a target under each."""
+    RELATIONS: str = "plain"
+    """What a relation's numbers are: "plain" (uniform at the start), "signs" (plain, but of one
+    size at the start), or "angles", whose size says nothing.
+    """
+    ROTATION_FREE: bool = False
+    """Turning entities and relations by one rotation leaves every score as it is."""
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    """Settings of a training that suit this scorer where none are given."""
+
+    @abstractmethod
+    def score(
+        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
+    ) -> np.ndarray:
+        """float32 (k,): what a device computes for rows (k, reals)."""
+
+    def lengths(self, size: float, dim: int, norm: str) -> tuple[float, float]:
+        """Expected initial lengths of an entity and a relation under a norm."""
+        return size, size
+
+    @abstractmethod
+    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
+        """(B, query reals) into `out`."""
+
+    @abstractmethod
+    def query_backward(
+        self,
+        dquery: Tensor,
+        ends: tuple[Tensor, Tensor],
+        side: str,
+        grads: tuple[Tensor, Tensor],
+    ) -> None:
+        """Write the gradients of the ends, source and relation rows."""
+
+
+class AutogradRule(Rule):
+    """A scorer that is one differentiable function: slow, but right without a line of calculus.
+
+    The query is source, relation and side, one after another, so `distance` sees the plain rows.
+    """
+
+    NORMS: ClassVar = {"autograd": AUTOGRAD}
+
+    @abstractmethod
+    def distance(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+        """(...,) of rows (..., reals) that broadcast, by differentiable operations."""
+
+    def query(self, source: Tensor, relation: Tensor, side: str, out: Tensor) -> Tensor:
+        width, end = source.shape[1], source.shape[1] + relation.shape[1]
+        out[:, :width] = source
+        out[:, width:end] = relation
+        out[:, end:] = float(side == "tail")
+        return out
+
+    def query_backward(
+        self,
+        dquery: Tensor,
+        ends: tuple[Tensor, Tensor],
+        side: str,
+        grads: tuple[Tensor, Tensor],
+    ) -> None:
+        width = grads[0].shape[1]
+        grads[0].copy_(dquery[:, :width])
+        grads[1].copy_(dquery[:, width : width + grads[1].shape[1]])

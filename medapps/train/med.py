@@ -1,0 +1,219 @@
+"""Train one croppable embedding: every prefix of the dims together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from medapps.arrays import forget
+from medapps.crop.embedding import Embedding
+from medapps.errors import MedappsError
+from medapps.evaluate.filtered_ranking import Tables, rank_tables
+from medapps.evaluate.link_prediction import mean_mrr
+from medapps.graph.graph import Graph
+from medapps.train.batches.epoch_order import arrange, split_validation
+from medapps.train.batches.negatives import sampler_of
+from medapps.train.checkpoint import Counters
+from medapps.train.config import MedConfig
+from medapps.train.loop import LOOK, Loop, arithmetic, identity_of
+from medapps.train.loss.submodels import SubModels, Weights, step_w3
+from medapps.train.med_step import MedStep
+from medapps.train.memory import Sizes, check_disk, check_memory, needed_bytes, peak_rss_bytes
+from medapps.train.model import new_model
+from medapps.train.process_group import SINGLE, ProcessGroup
+from medapps.train.session import Session
+from medapps.train.step import PHASES, Engine
+from medapps.train.tables.bf16 import as_numpy
+from medapps.train.tables.mmap import WorkingSet
+
+
+def train_med(
+    graph: Graph,
+    config: MedConfig,
+    session: Session | None = None,
+    *,
+    group: ProcessGroup = SINGLE,
+    **changes: Any,
+) -> Embedding:
+    """Train every prefix of config.dims together; equal seeds give equal tables.
+
+    `changes` are fields of the session, such as `seed` or `checkpoint_dir`. Resumed on the same
+    number of threads, a training ends with the same bits. Every process of a group holds, and
+    returns, only its own rows of the entities.
+    """
+    session = replace(session or Session(), **changes)
+    if not len(graph.train):
+        raise MedappsError("The graph has no training triples.")
+    with arithmetic(config):
+        task = MedTask(graph, config, session, group)
+        return task.embedding(task.loop.run())
+
+
+class MedTask:
+    """One MED training: its model, its validations and its best state."""
+
+    def __init__(
+        self, graph: Graph, config: MedConfig, session: Session, group: ProcessGroup
+    ) -> None:
+        self.graph, self.config, self.session, self.group = graph, config, session, group
+        self.epochs = config.epochs
+        self.folder = session.checkpoint_dir and Path(session.checkpoint_dir)
+        train, self.valid = split_validation(graph, config, session.seed)
+        first, last = group.shard(len(graph.entities))
+        self.needed = self._check(Sizes(last - first, len(graph.relations), len(train), config))
+        sizes = Sizes(len(graph.entities), len(graph.relations), len(train), config)
+        arranged = arrange(train, sizes, session.seed, self.folder)
+        if arranged.note:
+            session.say(arranged.note)
+        self.model = new_model(  # after the index, whose making takes more than it keeps
+            config, last - first, sizes.relations, session.seed, begin=first, folder=self.folder
+        )
+        mapped = [self.model.entities, *self.model.entity_optimiser.state.values()]
+        self.working = WorkingSet(mapped) if config.hardware.table == "mmap" else None
+        weights = Weights.of(config, bounded=self.model.scorer.measure.is_distance)
+        self.step = MedStep(Engine(self.model, group=group), weights)
+        sampler = sampler_of(
+            arranged.triples, sizes.entities, config, session.seed, arranged.known, arranged.order
+        )
+        self.sampler = replace(sampler, part=(group.index, group.size))
+        self.best: dict[str, Tensor] | None = None
+        self.submodels = lru_cache(maxsize=2)(
+            partial(SubModels.of, config, device=self.model.device)
+        )
+        identity = identity_of(graph, config, session.seed)
+        self.loop = Loop(self, config, session, identity, group)
+
+    def _check(self, sizes: Sizes) -> int:
+        """Bytes that are needed; refuses what does not fit into memory or on the disk."""
+        config, group = self.config, self.group
+        early, mapped = config.validation.patience is not None, config.hardware.table == "mmap"
+        needed = needed_bytes(sizes, best_in_memory=early and self.folder is None)
+        total = group.agree(lambda: check_memory(needed, config, group.neighbours))
+        if self.folder is not None:
+            group.agree(partial(check_disk, sizes, self.folder))
+        elif mapped and early:
+            raise MedappsError("A table in a file needs checkpoint_dir to keep its best state.")
+        if mapped and group.size > 1:
+            raise MedappsError("--table mmap and --distributed exclude each other.")
+        return total
+
+    def state(self) -> dict[str, Tensor]:
+        return self.model.state()
+
+    def finished(self, at: Counters) -> bool:
+        """Out of patience?"""
+        patience = self.config.validation.patience
+        return patience is not None and at.waited >= patience
+
+    def update(self, at: Counters) -> float | None:
+        """One step; the loss at every LOOK-th one, or at all where w3 is learned."""
+        config, clock = self.config, self.step.engine.clock
+        clock.mark(None)
+        if self.working is not None:
+            self._move_working_set(self.working, at)
+        batch = self.sampler.batch(at.epoch, at.step)
+        clock.mark("sample")
+        learned = config.loss.dlw == "literal"
+        models = self.submodels(at.w3 if learned else config.loss.w3)
+        done = at.count / (config.epochs * self.sampler.steps)
+        lr = config.optimiser.lr * (1 - done if config.optimiser.decay else 1.0)
+        look = learned or at.count % LOOK == 0
+        ei, ml = self.step(batch, models, lr, at.count, value=look)
+        if ei is None:
+            return None
+        if learned:
+            at.w3 = step_w3(at.w3, ei, config.dims, config.loss.w3_lr)
+        return float((models.share[:, 0, 0] * ei).sum() + ml)
+
+    def _move_working_set(self, working: WorkingSet, at: Counters) -> None:
+        ranges = self.sampler.order.entities(at.epoch, at.step)
+        if ranges != working.ranges:
+            working.move(ranges)
+            forget(self.sampler.triples)
+            forget(self.graph.train)
+
+    def end_epoch(self, at: Counters) -> dict[str, float]:
+        """Seconds by phase, w3 and, now and then, the validation."""
+        config, seconds = self.config, self.step.engine.clock.seconds
+        figures = {f"seconds_{phase}": seconds[phase] for phase in PHASES}
+        seconds.update(dict.fromkeys(PHASES, 0.0))
+        if config.loss.dlw != "off":
+            figures["w3"] = at.w3
+        due = at.epoch % config.validation.every == 0 or at.epoch == config.epochs
+        return figures | (self._validate(at) if len(self.valid) and due else {})
+
+    def _validate(self, at: Counters) -> dict[str, float]:
+        """MRR of every size on the validation triples; keeps the best state if patience is set."""
+        config, model = self.config, self.model
+        among = config.validation.candidates
+        if self.working is not None:  # every row that is looked at takes its pages
+            self.working.clear()
+            among = min(among, self.needed // 4 // (4 * model.entities.shape[1] + 2**13))
+        sample = len(self.graph.entities) > among
+        ranks = rank_tables(
+            Tables(model.entities, model.relations, config.dims, config.specs),
+            self.valid,
+            self.graph.known,
+            candidates=among if sample else None,
+            seed=self.session.seed,
+            group=self.group,
+        )
+        if self.working is not None:
+            self.working.clear()
+        mrr = mean_mrr(ranks)
+        mean = float(np.mean(list(mrr.values())))
+        if mean > at.best_mrr:  # never where the mean is NaN
+            at.best_mrr, at.best_epoch, at.waited = mean, at.epoch, 0
+            if config.validation.patience is not None:
+                self._keep_best(at)
+        else:
+            at.waited += 1
+        prefix = "valid_sampled_mrr" if sample else "valid_mrr"
+        return {f"{prefix}_{dim}": value for dim, value in mrr.items()} | {prefix: mean}
+
+    def _keep_best(self, at: Counters) -> None:
+        tables = self.model.tables()
+        if self.folder is not None:
+            self.group.save(self.folder / "best", tables, at, self.loop.identity)
+        elif self.best is None:
+            self.best = {name: table.clone() for name, table in tables.items()}
+        else:
+            for name, table in tables.items():
+                self.best[name].copy_(table)
+
+    def embedding(self, figures: dict[str, float]) -> Embedding:
+        """The trained tables, of the best epoch where patience is set."""
+        config, at, graph = self.config, self.loop.at, self.graph
+        tables = self.model.tables()
+        if config.validation.patience is not None and at.best_epoch:
+            if self.folder is not None:
+                self.group.load(self.folder / "best", tables, self.loop.identity)
+            elif self.best is not None:
+                tables = self.best
+        metrics = figures | {
+            "train_seconds": at.seconds,
+            "epochs": float(at.epoch),
+            "peak_rss_bytes": float(peak_rss_bytes()),
+            "needed_bytes": float(self.needed),
+        }
+        if len(self.valid):
+            metrics |= {"best_valid_mrr": at.best_mrr, "best_epoch": float(at.best_epoch)}
+        logged = ("train_seconds", "peak_rss_bytes")
+        self.session.run.metrics({name: metrics[name] for name in logged}, at.epoch)
+        return Embedding(
+            entities=as_numpy(tables["entities"]),
+            relations=tables["relations"].cpu().numpy(),
+            dims=config.dims,
+            specs=config.specs,
+            entity_ids=graph.entities,
+            relation_ids=graph.relations,
+            users=np.asarray(graph.users),
+            graph_digest=graph.digest,
+            metrics=metrics,
+            about={"data": graph.name, "source": graph.source, "seed": self.session.seed},
+        )
