@@ -31,8 +31,8 @@ FORBIDDEN = {
     "baselines": {"medapps.label", "medapps.recommend"},
 }
 """Which imports a room must not have; none of them may know the command line either."""
-MLFLOW_USERS = {"serve/crop_pyfunc.py", "serve/recommender_pyfunc.py"}
-"""The files of logged models are run by MLflow itself."""
+MLFLOW_USERS = {"serve/pyfunc.py"}
+"""The file of a logged model is run by MLflow itself."""
 
 
 def imports(path: Path) -> set[str]:

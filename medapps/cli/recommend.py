@@ -64,9 +64,14 @@ def recommend(
     if output is not None or export is not None:
         model = Recommender.load(job.workspace.folder("recommender", folder.name))
     if output is not None:
-        table = model.recommend_for(output.ids(), k, inputs.vectors.source)
+        source, asked = inputs.vectors.source, output.ids(model.users.dtype)
+        known = model.users.ids(asked) >= 0
+        if source is not None:
+            known |= source.vectors(asked)[1]
+        unknown = output.unknown(asked, known)
+        table = model.recommend_for(asked, k, source)
         output.write(_explained(model, table) if explain else table)
-        values |= {"recommended": len(table), "k": k, "out": out}
+        values |= {"recommended": len(table), "unknown": unknown, "k": k, "out": out}
     if export is not None:
         place = bundle or job.workspace.folder("bundle", folder.name)
         made = export_onnx(model, place, force=job.force or bundle is None)
