@@ -1,0 +1,230 @@
+"""The verbs on text as stages: trained once, tracked, recognised when they are done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from medapps.errors import MedappsError
+from medapps.report import Report
+from medapps.stages.bench import Bench, Stage, carry_out, stage_run
+from medapps.stages.train import ready_checkpoints
+from medapps.store import MANIFEST, Workspace
+from medapps.text.config import EACH, METHODS, ONCE, TextConfig
+from medapps.text.data import TextTask, encode
+from medapps.text.elastic import narrowed, submodel
+from medapps.text.evaluate import report_of
+from medapps.text.export import export
+from medapps.text.model import KIND, Base, TextModel
+from medapps.text.train import Progress, teach, train
+from medapps.tracking import Run
+
+_CODE = Path(__file__).parents[1] / "serve" / "text_pyfunc.py"
+
+
+def train_stages(
+    bench: Bench,
+    task: TextTask,
+    base: Base,
+    method: str,
+    config: TextConfig,
+    *,
+    seed: int = 0,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], int] | None = None,
+) -> dict[int, Path]:
+    """Train what a method needs; the folder that holds each width."""
+    if method not in METHODS:
+        raise MedappsError(
+            f"There is no method {method!r} on text.", fix=f"Take one of {', '.join(METHODS)}."
+        )
+
+    def one(kind: str, widths: tuple[int, ...], teacher: Path | None = None) -> Path:
+        return _train_stage(
+            bench, task, base, kind, widths, config,
+            seed=seed, teacher=teacher, resume=resume, progress=progress, stop=stop,
+        )  # fmt: skip
+
+    if method in ONCE:
+        folder = one(method, config.widths)
+        return dict.fromkeys(config.widths, folder)
+    if method == "dt":
+        return {width: one("dt", (width,)) for width in reversed(config.widths)}
+    full = config.widths[-1]
+    teacher = one("dt", (full,))  # also what ext cuts
+    if method == "ext":
+        return dict.fromkeys(config.widths, teacher)
+    return {width: one(method, (width,), teacher) for width in reversed(config.widths[:-1])}
+
+
+def _train_stage(
+    bench: Bench,
+    task: TextTask,
+    base: Base,
+    method: str,
+    widths: tuple[int, ...],
+    config: TextConfig,
+    *,
+    seed: int,
+    teacher: Path | None,
+    resume: bool,
+    progress: Callable[[Progress], None] | None,
+    stop: Callable[[], int] | None,
+) -> Path:
+    """One training."""
+    words = ",".join(map(str, widths))
+    parents = {"base": base.digest, "train": task.digests["train"]}
+    above = TextModel.load(teacher) if teacher is not None else None
+    if above is not None and above.manifest is not None:
+        parents["teacher"] = above.manifest.digest
+    stage = Stage(
+        "text",
+        KIND,
+        config.recipe(method, widths) | {"seed": seed},
+        parents,
+        f"{task.data}-{task.name}",
+        f"{method}/{words}/text/{seed}",
+        {"method": method, "dim": words, "task": "text", "data": task.name, "seed": seed},
+    )
+    checkpoint = _checkpoint(bench, stage, resume)
+
+    def make(run: Run, folder: Path) -> None:
+        run.dataset(task.train.head(100), task.name, task.digests["train"], task.data)
+        net, tokenizer = base.start(task, seed, config.order)
+        for width in widths:
+            narrowed(net.config, width)  # a wrong one is said before any work
+        if method in EACH and widths[-1] != net.config.hidden_size:
+            net = submodel(net, widths[-1])
+        elif widths[-1] != net.config.hidden_size:
+            raise MedappsError(
+                f"The largest width must be the model's, {net.config.hidden_size}.",
+                fix=f"--widths {words},{net.config.hidden_size}",
+            )
+        data = encode(tokenizer, task.train, task.labels(task.train), config.max_length)
+        lessons = None if above is None else teach(above.net, data, patient=method == "pkd")
+        seconds = train(
+            net, widths, method, data, config, seed=seed, lessons=lessons, run=run,
+            checkpoint=checkpoint, resume=resume, progress=progress, stop=stop,
+        )  # fmt: skip
+        run.metric("train_seconds", seconds)
+        about: dict[str, Any] = {
+            "task": task.name,
+            "data": task.data,
+            "method": method,
+            "widths": list(widths),
+            "seed": seed,
+            "classes": list(task.classes),
+            "max_length": config.max_length,
+            "train_seconds": seconds + (above.about["train_seconds"] if above else 0.0),
+        }
+        made = TextModel(net, tokenizer, about)
+        made.save(folder, config=stage.config, parents=stage.parents, force=True)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+    _, folder = carry_out(bench, stage, make, lambda folder: folder)
+    return folder
+
+
+def _checkpoint(bench: Bench, stage: Stage, resume: bool) -> Path:
+    """Where its state is kept; what is finished needs none."""
+    if bench.workspace.finished(KIND, stage.key) and not bench.force:
+        resume = True
+    return ready_checkpoints(bench, stage, resume)
+
+
+def evaluate_stage(
+    bench: Bench, task: TextTask, folder: Path, width: int, method: str
+) -> tuple[Report, Path]:
+    """Measure one width of a trained model on the dev sentences."""
+    model = TextModel.load(folder)
+    check_width(model, width, method)
+    assert model.manifest is not None
+    seed = model.about["seed"]
+    stage = Stage(
+        "text-evaluate",
+        "report",
+        dict(model.manifest.config) | {"width": width, "method": method},
+        {"model": model.manifest.digest, "dev": task.digests["dev"]},
+        f"{task.data}-{task.name}",
+        f"{method}/{width}/text-{task.name}/{seed}",
+        {"method": method, "dim": width, "task": f"text-{task.name}", "data": task.data}
+        | {"seed": seed},
+    )
+
+    def make(run: Run, to: Path) -> None:
+        report = report_of(model, task, width, method)
+        with run.results_first(task.metrics):
+            run.metrics(report.metrics | report.cost)
+        report.save(to, config=dict(stage.config), parents=dict(stage.parents), force=True)
+
+    return carry_out(bench, stage, make, Report.load)
+
+
+def export_stage(
+    bench: Bench, folder: Path, width: int, method: str, form: str, out: Path | None
+) -> tuple[dict[str, Any], Path]:
+    """Write one width for a device; a folder of transformers is also a model in MLflow."""
+    model = TextModel.load(folder)
+    check_width(model, width, method)
+    assert model.manifest is not None
+    task, about = model.about["task"], model.about
+    stage = Stage(
+        "text-export",
+        "textexport",
+        {"width": width, "format": form, "method": method},
+        {"model": model.manifest.digest},
+        f"{about['data']}-{task}",
+        f"{method}/{width}/export-{form}/{about['seed']}",
+        {"method": method, "dim": width, "task": "text-export", "data": about["data"]},
+    )
+    to = out or bench.workspace.folder("textexport", stage.key)
+    with stage_run(bench, stage) as run:
+        made = export(model, width, form, to, force=bench.force or out is None)
+        run.metrics({"bytes": made["bytes"], "parameters": made["parameters"]})
+        if form == "safetensors" and run.id is not None:
+            import pandas as pd  # type: ignore[import-untyped]
+
+            example = pd.DataFrame({"sentence": ["a good film"]})
+            name = f"text-{task}-{method}-{width}"
+            address = run.model(_CODE, {"model": to}, name, example, dim=str(width), method=method)
+            if address is not None:
+                run.register(address, f"text-{task}", f"{method}-{width}")
+    return made, to
+
+
+def check_width(model: TextModel, width: int, method: str) -> None:
+    """Refuse a width that was not trained; ext cuts at any."""
+    if method == "ext":
+        narrowed(model.net.config, width)
+    elif width not in model.widths:
+        known = ", ".join(map(str, model.widths))
+        raise MedappsError(
+            f"Width {width} was not trained; this model has {known}.",
+            fix=f"Take one of them, or train again with --widths {width},...",
+        )
+
+
+def find_models(workspace: Workspace, task: str, method: str, seed: int) -> dict[int, Path]:
+    """The newest model that holds each trained width; ext has those of med, cut from dt."""
+    found: dict[int, tuple[str, Path]] = {}
+    for path in (workspace.root / f"{KIND}s").glob(f"*/{MANIFEST}"):
+        manifest = json.loads(path.read_text())
+        about = manifest["about"]
+        wanted = "dt" if method == "ext" else method
+        if (about["task"], about["method"], about["seed"]) == (task, wanted, seed):
+            for width in about["widths"]:
+                entry = (manifest["created"], path.parent)
+                found[width] = max(found.get(width, entry), entry)
+    if not found:
+        raise MedappsError(
+            f"There is no {method} model of the task {task!r} with seed {seed}.",
+            fix=f"Train one: medapps text train --task {task} --method {method}.",
+        )
+    if method == "ext":
+        full = max(found)
+        return dict.fromkeys(found, found[full][1])
+    return {width: path for width, (_, path) in sorted(found.items())}
