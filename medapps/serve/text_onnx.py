@@ -28,7 +28,7 @@ class Logits(nn.Module):
 def write_onnx(model: nn.Module, path: Path) -> None:
     """Matrices and embeddings as int8; activations are scaled as they come."""
     try:
-        import onnx  # noqa: F401
+        import onnx
         import onnxscript  # noqa: F401
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError:
@@ -55,6 +55,9 @@ def write_onnx(model: nn.Module, path: Path) -> None:
             external_data=False,
             verbose=False,
         )
+        plain = onnx.load(whole)
+        del plain.graph.value_info[:]  # shapes that no longer fit once weights are transposed
+        onnx.save(plain, whole)
         root.setLevel(logging.ERROR)  # it advises a step that dynamic int8 does not need
         try:
             quantize_dynamic(str(whole), str(path), weight_type=QuantType.QInt8)

@@ -62,7 +62,7 @@ def report_of(model: TextModel, task: TextTask, width: int, method: str) -> Repo
     units = units_of(task, predict(elastic, width, dev), dev.labels)
     alone = submodel(model.net, width).eval()
     parameters = sum(p.numel() for p in alone.parameters())
-    recipe = {k: v for k, v in (model.manifest.config if model.manifest else {}).items()}
+    recipe = dict(model.manifest.config) if model.manifest else {}
     seed = int(recipe.pop("seed", 0))
     return Report(
         task=f"text-{task.name}",

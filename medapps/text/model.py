@@ -94,6 +94,7 @@ class Base:
                 net = BertForSequenceClassification(BertConfig(**more))
             else:
                 tokenizer = AutoTokenizer.from_pretrained(self.folder)
+                more["ignore_mismatched_sizes"] = True  # another task's classifier
                 net = BertForSequenceClassification.from_pretrained(self.folder, **more)
         if order == "magnitude":
             config = net.config

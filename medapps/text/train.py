@@ -101,7 +101,7 @@ def train(
             torch.nn.utils.clip_grad_norm_(net.parameters(), config.clip)
             optimiser.step()
             step += 1
-            value = float(loss)
+            value = float(loss.detach())
             if not np.isfinite(value):
                 raise MedappsError(
                     f"The loss is no number after {step} updates.",

@@ -82,4 +82,4 @@ def net(tiny_bert: Path, mood: TextTask) -> BertForSequenceClassification:
 
 @pytest.fixture
 def config() -> TextConfig:
-    return TextConfig(widths=(12, 16, 32), epochs=4, batch=16, lr=3e-3, max_length=32)
+    return TextConfig(widths=(12, 16, 32), epochs=4, batch=16, lr=1e-2, max_length=32)

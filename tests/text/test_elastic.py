@@ -18,9 +18,7 @@ WIDTHS = (12, 16, 32)
 def batch(net, mood, tiny_bert):
     from transformers import AutoTokenizer
 
-    data = encode(
-        AutoTokenizer.from_pretrained(tiny_bert), mood.dev, mood.labels(mood.dev), 32
-    )
+    data = encode(AutoTokenizer.from_pretrained(tiny_bert), mood.dev, mood.labels(mood.dev), 32)
     return data.batch(torch.arange(20).numpy())
 
 

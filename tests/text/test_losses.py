@@ -15,7 +15,7 @@ WIDTHS = (12, 16, 32)
 def naive(logits, labels, config):
     """EI, ML, DLW over pairs of sentence and class, as in the paper."""
     total, before = 0.0, None
-    n, batch, classes = logits.shape
+    _, batch, classes = logits.shape
     for i, width in enumerate(WIDTHS):
         true = torch.stack([logits[i, b, labels[b]] for b in range(batch)])
         rest = [[logits[i, b, c] for c in range(classes) if c != labels[b]] for b in range(batch)]
