@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,6 @@ from medapps.cli.common import Job, Result, app, command
 from medapps.errors import MedappsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from medapps.text.config import TextConfig
     from medapps.text.train import Progress
 
@@ -55,11 +54,11 @@ def train(
     config = _config(job, flags)
     from medapps.cli.tables import facts
     from medapps.stages.text import train_stages
-    from medapps.text.data import data_folder, read_task
+    from medapps.text.data import read_task
     from medapps.text.model import find_base
 
     base = find_base(weights, scratch=from_scratch)
-    read = read_task(data_folder(data), task)
+    read = read_task(_tasks(data), task)
     job.say(f"{task}: {len(read.train):,} sentences to learn from, {len(read.dev):,} to test")
     with job.stopping() as stop, _bar(job) as bar:
         folders = train_stages(
@@ -90,9 +89,9 @@ def evaluate(
 
     from medapps.cli.tables import rows
     from medapps.stages.text import evaluate_stage, find_models
-    from medapps.text.data import data_folder, read_task
+    from medapps.text.data import read_task
 
-    read = read_task(data_folder(data), task)
+    read = read_task(_tasks(data), task)
     found = find_models(job.workspace, task, method, job.seed)
     lines: list[dict[str, Any]] = []
     for size in [width] if width else sorted(found, reverse=True):
@@ -128,6 +127,14 @@ def export(
     return Result(values, [facts(values)])
 
 
+def _tasks(given: Path | None) -> Path:
+    """The folder of tasks: the given one, or GLUE under MEDAPPS_DATA."""
+    root = os.environ.get("MEDAPPS_DATA")
+    if given is None and root is None:
+        raise MedappsError("Where are the tasks?", fix="Give --data FOLDER, or set MEDAPPS_DATA.")
+    return given or Path(str(root)) / "glue"
+
+
 def _config(job: Job, flags: dict[str, Any]) -> TextConfig:
     """The section `text` of the configuration, which is the only one that these commands read."""
     if importlib.util.find_spec("transformers") is None:
@@ -144,7 +151,7 @@ def _config(job: Job, flags: dict[str, Any]) -> TextConfig:
 
 
 @contextmanager
-def _bar(job: Job) -> Iterator[Callable[[Progress], None]]:
+def _bar(job: Job) -> Iterator[Progress]:
     """Updates, loss, sentences per second and the time left; silent with -q."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -155,9 +162,9 @@ def _bar(job: Job) -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, *times, console=job.console, transient=True, disable=quiet) as bar:
         line = bar.add_task("training", total=None, note="")
 
-        def show(now: Progress) -> None:
-            note = f"loss {now.loss:.4f}  {now.per_second:,.0f} sentences/s"
-            title = f"update {now.step} of {now.steps}"
-            bar.update(line, total=now.steps, completed=now.step, description=title, note=note)
+        def show(step: int, steps: int, loss: float, speed: float) -> None:
+            note = f"loss {loss:.4f}  {speed:,.0f} sentences/s"
+            title = f"update {step} of {steps}"
+            bar.update(line, total=steps, completed=step, description=title, note=note)
 
         yield show

@@ -10,19 +10,20 @@ from typing import Any
 
 from medapps.errors import MedappsError
 from medapps.report import Report
+from medapps.serve.text_onnx import write_onnx
 from medapps.stages.bench import Bench, Stage, carry_out, stage_run
 from medapps.stages.train import ready_checkpoints
-from medapps.store import MANIFEST, Workspace
+from medapps.store import MANIFEST, Workspace, writing
 from medapps.text.config import EACH, METHODS, ONCE, TextConfig
 from medapps.text.data import TextTask, encode
 from medapps.text.elastic import narrowed, submodel
 from medapps.text.evaluate import report_of
-from medapps.text.export import export
-from medapps.text.model import KIND, Base, TextModel
+from medapps.text.model import KIND, Base, TextModel, write_pretrained
 from medapps.text.train import Progress, teach, train
 from medapps.tracking import Run
 
 _CODE = Path(__file__).parents[1] / "serve" / "text_pyfunc.py"
+FILES = {"safetensors": "model.safetensors", "onnx": "model.int8.onnx"}
 
 
 def train_stages(
@@ -34,7 +35,7 @@ def train_stages(
     *,
     seed: int = 0,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Progress | None = None,
     stop: Callable[[], int] | None = None,
 ) -> dict[int, Path]:
     """Train what a method needs; the folder that holds each width."""
@@ -72,7 +73,7 @@ def _train_stage(
     seed: int,
     teacher: Path | None,
     resume: bool,
-    progress: Callable[[Progress], None] | None,
+    progress: Progress | None,
     stop: Callable[[], int] | None,
 ) -> Path:
     """One training."""
@@ -118,6 +119,7 @@ def _train_stage(
             "widths": list(widths),
             "seed": seed,
             "classes": list(task.classes),
+            "texts": list(task.texts),
             "max_length": config.max_length,
             "train_seconds": seconds + (above.about["train_seconds"] if above else 0.0),
         }
@@ -167,33 +169,49 @@ def evaluate_stage(
 def export_stage(
     bench: Bench, folder: Path, width: int, method: str, form: str, out: Path | None
 ) -> tuple[dict[str, Any], Path]:
-    """Write one width for a device; a folder of transformers is also a model in MLflow."""
+    """Write one width for a device: a folder of transformers, which is also a model in MLflow, or
+    an ONNX file with int8 weights.
+    """
+    if form not in FILES:
+        raise MedappsError(f"There is no format {form!r}.", fix=f"Take one of {', '.join(FILES)}.")
     model = TextModel.load(folder)
     check_width(model, width, method)
     assert model.manifest is not None
-    task, about = model.about["task"], model.about
+    about = dict(model.about) | {"width": width, "format": form}
     stage = Stage(
         "text-export",
         "textexport",
         {"width": width, "format": form, "method": method},
         {"model": model.manifest.digest},
-        f"{about['data']}-{task}",
+        f"{about['data']}-{about['task']}",
         f"{method}/{width}/export-{form}/{about['seed']}",
         {"method": method, "dim": width, "task": "text-export", "data": about["data"]},
     )
-    to = out or bench.workspace.folder("textexport", stage.key)
+    to = out or bench.workspace.folder(stage.kind, stage.key)
+    alone = submodel(model.net, width).eval()
     with stage_run(bench, stage) as run:
-        made = export(model, width, form, to, force=bench.force or out is None)
-        run.metrics({"bytes": made["bytes"], "parameters": made["parameters"]})
+        with writing(to, kind=stage.kind, force=bench.force or out is None) as draft:
+            write_pretrained(alone, model.tokenizer, draft.folder)
+            if form == "onnx":
+                draft.path(FILES["safetensors"]).unlink()
+                write_onnx(alone, draft.path(FILES["onnx"]))
+            draft.about = about
+        size = (to / FILES[form]).stat().st_size
+        run.metrics({"bytes": size, "parameters": alone.num_parameters()})
         if form == "safetensors" and run.id is not None:
-            import pandas as pd  # type: ignore[import-untyped]
+            _log_model(run, to, f"text-{about['task']}", f"{method}-{width}", model)
+    made = {"width": width, "file": FILES[form], "bytes": size}
+    return made | {"parameters": alone.num_parameters()}, to
 
-            example = pd.DataFrame({"sentence": ["a good film"]})
-            name = f"text-{task}-{method}-{width}"
-            address = run.model(_CODE, {"model": to}, name, example, dim=str(width), method=method)
-            if address is not None:
-                run.register(address, f"text-{task}", f"{method}-{width}")
-    return made, to
+
+def _log_model(run: Run, folder: Path, name: str, alias: str, model: TextModel) -> None:
+    """`models:/<name>@<alias>` leads to an exported folder."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    texts = {column: ["a good film"] for column in model.about["texts"]}
+    address = run.model(_CODE, {"model": folder}, f"{name}-{alias}", pd.DataFrame(texts))
+    if address is not None:
+        run.register(address, name, alias)
 
 
 def check_width(model: TextModel, width: int, method: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from medapps.config import Config
 
@@ -13,6 +13,7 @@ ONCE = ("med", "hat")
 EACH = ("dt", "bkd", "pkd")
 """Methods that train each width alone."""
 METHODS = (*ONCE, *EACH, "ext")
+Widths = Annotated[tuple[PositiveInt, ...], AfterValidator(lambda given: tuple(sorted({*given})))]
 
 
 class MechanismConfig(Config):
@@ -58,7 +59,7 @@ class TeachConfig(Config):
 class TextConfig(Config):
     """How a language model is fine-tuned."""
 
-    widths: tuple[PositiveInt, ...] = (48, 96, 192, 384)
+    widths: Widths = (48, 96, 192, 384)
     """Ascending widths of the hidden layers; each is a model of its own."""
     order: Literal["none", "magnitude"] = "magnitude"
     """Move the coordinates, heads and neurons with the largest weights to the front first."""
@@ -85,20 +86,11 @@ class TextConfig(Config):
     teach: TeachConfig = Field(default_factory=TeachConfig)
     """The distilled baselines."""
 
-    @field_validator("widths", mode="before")
-    @classmethod
-    def _ascending(cls, value: Any) -> Any:
-        try:
-            return tuple(sorted({int(width) for width in value}))
-        except (TypeError, ValueError):
-            return value
-
     def recipe(self, method: str, widths: tuple[int, ...]) -> dict[str, Any]:
         """The settings that a training by `method` of `widths` depends on."""
         plain = self.plain() | {"widths": list(widths), "method": method}
-        unused = {"checkpoint_seconds", "med", "teach"}
-        unused -= {"med"} if method == "med" else set()
-        unused -= {"teach"} if method in ("bkd", "pkd") else set()
+        unused = {"checkpoint_seconds"} | ({"med"} if method != "med" else set())
+        unused |= {"teach"} if method not in ("bkd", "pkd") else set()
         return {key: value for key, value in plain.items() if key not in unused}
 
 

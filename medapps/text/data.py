@@ -6,8 +6,7 @@ holds classes (numbers or words) or, as decimal numbers, the target of a regress
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,8 @@ from torch import Tensor
 from medapps.errors import MedappsError
 from medapps.store import file_digest
 
-METRICS = {
-    "cola": ("mcc", "accuracy"),
-    "mrpc": ("f1", "accuracy"),
-    "stsb": ("pearson", "spearman"),
-    "sst2": ("accuracy",),
-    "rte": ("accuracy",),
-    "wnli": ("accuracy",),
-}
+METRICS: dict[str, tuple[str, ...]] = {"cola": ("mcc", "accuracy"), "mrpc": ("f1", "accuracy")}
+METRICS |= dict.fromkeys(("sst2", "rte", "wnli"), ("accuracy",))
 """What GLUE reports, the most telling first."""
 
 
@@ -47,10 +40,6 @@ class TextTask:
     digests: Mapping[str, str]
 
     @property
-    def outputs(self) -> int:
-        return max(1, len(self.classes))
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         usual = ("f1_macro", "accuracy") if self.classes else ("pearson", "spearman")
         return METRICS.get(self.name, usual)
@@ -61,14 +50,6 @@ class TextTask:
             return frame["label"].to_numpy().astype(np.float32)
         number = {name: i for i, name in enumerate(self.classes)}
         return np.array([number[str(value)] for value in frame["label"]], np.int64)
-
-
-def data_folder(given: Path | None) -> Path:
-    """The folder of tasks: the given one, or GLUE under MEDAPPS_DATA."""
-    root = os.environ.get("MEDAPPS_DATA")
-    if given is None and root is None:
-        raise MedappsError("Where are the tasks?", fix="Give --data FOLDER, or set MEDAPPS_DATA.")
-    return given or Path(str(root)) / "glue"
 
 
 def read_task(folder: Path, name: str) -> TextTask:
@@ -87,19 +68,13 @@ def read_task(folder: Path, name: str) -> TextTask:
     if not 1 <= len(texts) <= 2 or not set(both) <= set(train.columns) & set(dev.columns):
         raise MedappsError(f"The tables of {place} need one or two columns of text, and label.")
     train, dev = train.select(both), dev.select(both)
-    if (
-        not len(train)
-        or not len(dev)
-        or sum((*train.null_count().row(0), *dev.null_count().row(0)))
-    ):
+    if any(not len(table) or sum(table.null_count().row(0)) for table in (train, dev)):
         raise MedappsError(f"The tables of {place} have no rows, or gaps in them.")
     classes: tuple[str, ...] = ()
     if not train.schema["label"].is_float():
         classes = tuple(str(value) for value in train["label"].unique().sort())
-        new = set(dev["label"].cast(pl.String)) - set(classes)
-        if new or len(classes) < 2:
-            problem = f"class {min(new)!r} only in dev" if new else "one class only"
-            raise MedappsError(f"The labels of {place} cannot be learned: {problem}.")
+        if len(classes) < 2 or set(dev["label"].cast(pl.String)) - set(classes):
+            raise MedappsError(f"The dev table of {place} has other classes, or there is only one.")
     digests = {part: file_digest(path) for part, path in paths.items()}
     return TextTask(name, place.resolve().parent.name, train, dev, texts, classes, digests)
 
@@ -117,14 +92,9 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.array([len(one) for one in self.tokens])
-
     def batch(self, rows: np.ndarray) -> dict[str, Tensor]:
         """Padded to the longest: input_ids, token_type_ids, attention_mask (B, L)."""
-        longest = max(len(self.tokens[row]) for row in rows)
-        out = np.zeros((3, len(rows), longest), np.int64)
+        out = np.zeros((3, len(rows), max(len(self.tokens[row]) for row in rows)), np.int64)
         out[0] = self.pad
         for at, row in enumerate(rows):
             size = len(self.tokens[row])
@@ -132,10 +102,10 @@ class Encoded:
         names = ("input_ids", "token_type_ids", "attention_mask")
         return dict(zip(names, torch.from_numpy(out), strict=True))
 
-    def by_length(self, size: int) -> Iterator[np.ndarray]:
+    def by_length(self, size: int) -> list[np.ndarray]:
         """Rows of similar length, all of them once."""
-        order = np.argsort(self.lengths, kind="stable")
-        yield from np.split(order, range(size, len(order), size))
+        order = np.argsort([len(one) for one in self.tokens], kind="stable")
+        return np.split(order, range(size, len(order), size))
 
 
 def encode(tokenizer: Any, frame: pl.DataFrame, labels: np.ndarray, max_length: int) -> Encoded:

@@ -9,7 +9,6 @@ what a width keeps is a part of what every larger one keeps.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import torch
@@ -21,8 +20,6 @@ from transformers import BertConfig, BertForSequenceClassification
 from medapps.errors import MedappsError
 
 WORDS = "bert.embeddings.word_embeddings.weight"
-_HEAD_ROWS = re.compile(r"attention\.self\.(query|key|value)\.(weight|bias)$")
-_HEAD_COLUMNS = re.compile(r"attention\.output\.dense\.weight$")
 
 
 def narrowed(config: BertConfig, width: int) -> BertConfig:
@@ -31,11 +28,8 @@ def narrowed(config: BertConfig, width: int) -> BertConfig:
     size = full // config.num_attention_heads
     heads = -(-width // size)
     if not 0 < width <= full or width % heads:
-        near = max(size, min(full, round(width / size) * size))
-        raise MedappsError(
-            f"Width {width} does not fit a model of {full} with heads of {size}.",
-            fix=f"Take a multiple of {size}, such as {near}, or one that {heads} heads divide.",
-        )
+        problem = f"Width {width} does not fit a model of {full} with heads of {size}."
+        raise MedappsError(problem, fix=f"Take a multiple of {size} up to {full}.")
     plain = config.to_dict()
     plain |= {"hidden_size": width, "num_attention_heads": heads}
     plain["intermediate_size"] = width * config.intermediate_size // full
@@ -47,10 +41,10 @@ def part(name: str, whole: Tensor, config: BertConfig, narrow: BertConfig) -> Te
     width, heads = narrow.hidden_size, narrow.num_attention_heads
     split = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     kept = slice(heads), slice(width // heads)
-    if _HEAD_ROWS.search(name):
+    if ".attention.self." in name:  # query, key, value
         rows = whole.view(*split, *whole.shape[1:])[kept]
         return (rows[..., :width] if whole.dim() == 2 else rows).flatten(0, 1)
-    if _HEAD_COLUMNS.search(name):
+    if name.endswith(".attention.output.dense.weight"):
         return whole.view(-1, *split)[(slice(width), *kept)].flatten(1, 2)
     inner = {config.hidden_size: width, config.intermediate_size: narrow.intermediate_size}
     counted = "_embeddings" in name or name.startswith("classifier")  # words, positions, classes
@@ -86,8 +80,8 @@ class Elastic(nn.Module):
             if width == self.full:
                 out = self.net(**given)
             else:
-                template = self.templates[str(width)]
-                out = functional_call(template, kept_of(self.net, template.config), (), given)
+                kept = kept_of(self.net, narrowed(self.net.config, width))
+                out = functional_call(self.templates[str(width)], kept, (), given)
             logits.append(out.logits)
             if tokens:
                 firsts.append(torch.stack([layer[:, 0] for layer in out.hidden_states]))

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
+from transformers import BertForSequenceClassification
 
 from medapps.comparison.measure import measured
 from medapps.report import Report
 from medapps.store import digest_of
 from medapps.text.data import Encoded, TextTask, encode
-from medapps.text.elastic import Elastic, submodel
+from medapps.text.elastic import submodel
 from medapps.text.model import TextModel
-
-TIMED = 50
-"""Sentences whose time is taken, one by one."""
 
 
 @torch.no_grad()
-def predict(elastic: Elastic, width: int, data: Encoded) -> np.ndarray:
+def predict(model: BertForSequenceClassification, data: Encoded) -> np.ndarray:
     """Logits float32 (N, C) in the order of the sentences."""
-    out = np.empty((len(data), elastic.net.config.num_labels), np.float32)
+    out = np.empty((len(data), model.classifier.out_features), np.float32)
     for rows in data.by_length(64):
-        (logits,), _ = elastic(data.batch(rows), (width,))
-        out[rows] = logits.numpy()
+        out[rows] = model(**data.batch(rows)).logits.numpy()
     return out
 
 
@@ -58,10 +54,9 @@ def metrics_of(task: TextTask, units: dict[str, np.ndarray]) -> dict[str, float]
 def report_of(model: TextModel, task: TextTask, width: int, method: str) -> Report:
     """Measure one width on the dev sentences."""
     dev = encode(model.tokenizer, task.dev, task.labels(task.dev), model.about["max_length"])
-    elastic = Elastic(model.net, (width,)).eval()
-    units = units_of(task, predict(elastic, width, dev), dev.labels)
     alone = submodel(model.net, width).eval()
-    parameters = sum(p.numel() for p in alone.parameters())
+    units = units_of(task, predict(alone, dev), dev.labels)
+    size = float(alone.num_parameters())
     recipe = dict(model.manifest.config) if model.manifest else {}
     seed = int(recipe.pop("seed", 0))
     return Report(
@@ -73,19 +68,10 @@ def report_of(model: TextModel, task: TextTask, width: int, method: str) -> Repo
         by_seed={name: [value] for name, value in metrics_of(task, units).items()},
         units=units,
         unit_digest=digest_of(dict(task.digests) | {"task": task.name}),
-        cost={
-            "train_seconds": float(model.about["train_seconds"]),
-            "bytes": 4.0 * parameters,
-            "parameters": float(parameters),
-            "milliseconds": milliseconds(alone, dev),
-        },
-        details={
-            "training": seed,
-            "recipe": digest_of(recipe)[:16],
-            "sentences": len(dev),
-            "classes": list(task.classes),
-            "constant": constant_guess(task),
-        },
+        cost={"train_seconds": model.about["train_seconds"], "bytes": 4 * size, "parameters": size}
+        | {"milliseconds": milliseconds(alone, dev)},
+        details={"training": seed, "recipe": digest_of(recipe)[:16], "sentences": len(dev)}
+        | {"classes": list(task.classes), "constant": constant_guess(task)},
     )
 
 
@@ -100,9 +86,9 @@ def constant_guess(task: TextTask) -> float:
 
 
 @torch.no_grad()
-def milliseconds(model: Any, data: Encoded) -> float:
+def milliseconds(model: BertForSequenceClassification, data: Encoded) -> float:
     """Median time of one sentence at a time, by a model of its own."""
-    rows = np.linspace(0, len(data) - 1, min(TIMED, len(data))).astype(int)
+    rows = np.linspace(0, len(data) - 1, min(50, len(data))).astype(int)
     times = []
     for row in [rows[0], *rows]:  # the first one warms up
         batch = data.batch(np.array([row]))

