@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from medapps.errors import Interrupted
@@ -46,3 +47,14 @@ def test_a_study_goes_on_and_fills_its_page(monkeypatch, tasks, tiny_bert, tmp_p
     run("--table", page)
     assert page.read_text() == before
     assert len(run("--set", "text.lr=1e-3", "--tasks", "mood")) == len(lines) + 5
+
+
+def test_titles_have_one_frequent_genre(monkeypatch):
+    monkeypatch.syspath_prepend(str(PIPELINES))
+    titles = importlib.import_module("text_titles")
+    items = pl.DataFrame({"item": list("abcde"), "title": list("ABCDE")})
+    pairs = [("a", "x"), ("b", "x"), ("c", "x"), ("c", "y"), ("d", "z"), ("e", "x")]
+    rows = [(item, "has_genre", f"genre:{genre}") for item, genre in pairs] + [("d", "by", "x")]
+    triples = pl.DataFrame(rows, schema=["head", "relation", "tail"], orient="row")
+    found = titles.labelled(items, triples, least=3)
+    assert found.rows() == [("A", "x"), ("B", "x"), ("E", "x")]

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import pearsonr
 from sklearn.metrics import f1_score, matthews_corrcoef
 from typer.testing import CliRunner
 
 from medapps.cli.main import app
+from medapps.comparison.measure import measured
 from medapps.errors import Interrupted, MedappsError
 from medapps.report import Report
 from medapps.text.data import encode, epoch_batches, read_task
@@ -75,6 +77,25 @@ def test_metrics_are_those_of_sklearn(mood, tasks):
     assert found["pearson"] == pytest.approx(np.corrcoef(score[:, 0], truth)[0, 1], abs=1e-6)
     flat = metrics_of(alike, units_of(alike, 0 * score, truth))
     assert flat == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_metrics_of_drawn_sentences_follow_from_sums():
+    """What the bootstrap of a comparison computes is the metric of the drawn sentences."""
+    draws = np.random.default_rng(1)
+    units = {
+        "truth": draws.integers(0, 2, (1, 90)),
+        "guess": draws.integers(0, 2, (1, 90)),
+        "target": draws.random((1, 90)),
+        "score": draws.random((1, 90)),
+    }
+    rows = draws.integers(0, 90, 90)
+    report = Report("t", "m", 1, "d", (0,), {}, units)
+    truths = {"mcc": matthews_corrcoef, "f1": f1_score, "pearson": lambda y, x: pearsonr(y, x)[0]}
+    for name, metric in truths.items():
+        found = measured([report], name)
+        pair = ("target", "score") if name == "pearson" else ("truth", "guess")
+        sums = np.asarray(found.features[0][rows].sum(axis=0))
+        assert found.finish(sums, 90) == pytest.approx(metric(*(units[p][0][rows] for p in pair)))
 
 
 @pytest.fixture
