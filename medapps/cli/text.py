@@ -84,7 +84,7 @@ def evaluate(
     data: Data = None,
 ) -> Result:
     """Test every width on the dev sentences; `medapps compare` sets methods side by side."""
-    _config(job, {})
+    config = _config(job, {})
     import polars as pl
 
     from medapps.cli.tables import rows
@@ -94,7 +94,8 @@ def evaluate(
     read = read_task(_tasks(data), task)
     found = find_models(job.workspace, task, method, job.seed)
     lines: list[dict[str, Any]] = []
-    for size in [width] if width else sorted(found, reverse=True):
+    sizes = config.widths if method == "ext" else tuple(found)  # any width can be cut
+    for size in [width] if width else sorted(sizes, reverse=True):
         folder = found.get(size, next(iter(found.values())))
         report, saved = evaluate_stage(job.bench, read, folder, size, method)
         lines.append({"width": size, **report.metrics, **report.cost, "report": str(saved)})

@@ -9,6 +9,7 @@ import mlflow
 import pandas as pd  # type: ignore[import-untyped]
 import torch
 from mlflow.pyfunc import PythonModel, PythonModelContext
+from mlflow.utils.file_utils import local_file_uri_to_path
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 
@@ -17,7 +18,7 @@ class SentenceModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Read the folder that was logged with the model."""
-        folder = Path(context.artifacts["model"])
+        folder = Path(local_file_uri_to_path(context.artifacts["model"]))
         self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.labels = self.model.config.id2label

@@ -227,7 +227,7 @@ def check_width(model: TextModel, width: int, method: str) -> None:
 
 
 def find_models(workspace: Workspace, task: str, method: str, seed: int) -> dict[int, Path]:
-    """The newest model that holds each trained width; ext has those of med, cut from dt."""
+    """The newest model that holds each trained width; for ext the one that it cuts."""
     found: dict[int, tuple[str, Path]] = {}
     for path in (workspace.root / f"{KIND}s").glob(f"*/{MANIFEST}"):
         manifest = json.loads(path.read_text())
@@ -243,6 +243,5 @@ def find_models(workspace: Workspace, task: str, method: str, seed: int) -> dict
             fix=f"Train one: medapps text train --task {task} --method {method}.",
         )
     if method == "ext":
-        full = max(found)
-        return dict.fromkeys(found, found[full][1])
+        return {max(found): found[max(found)][1]}
     return {width: path for width, (_, path) in sorted(found.items())}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field
 
-from medapps.config import Config
+from medapps.config import Config, Count, Dim, Positive, Size, Weight
 
 ONCE = ("med", "hat")
 """Methods that train all widths in one training."""
 EACH = ("dt", "bkd", "pkd")
 """Methods that train each width alone."""
 METHODS = (*ONCE, *EACH, "ext")
-Widths = Annotated[tuple[PositiveInt, ...], AfterValidator(lambda given: tuple(sorted({*given})))]
+Widths = Annotated[
+    tuple[Dim, ...], Field(min_length=1), AfterValidator(lambda given: tuple(sorted({*given})))
+]
 
 
 class MechanismConfig(Config):
@@ -23,36 +25,36 @@ class MechanismConfig(Config):
     """pairs: every (sentence, class) is a triple, by the loss of the graphs (the paper); examples:
     cross-entropy, weighted per sentence. Regression always has the latter, with squared errors.
     """
-    ml_down: NonNegativeFloat = 1.0
+    ml_down: Weight = 1.0
     """Mutual learning, the larger neighbour teaching the smaller; 0 switches it off."""
-    ml_up: NonNegativeFloat = 1.0
+    ml_up: Weight = 1.0
     """Mutual learning, the smaller neighbour teaching the larger; 0 switches it off."""
-    distil: NonNegativeFloat = 0.0
+    distil: Weight = 0.0
     """How strongly the full width teaches the classes of a sentence to all others; no part of the
     paper's loss.
     """
     positive_weights: Literal["uniform", "prob", "neg_score"] = "prob"
     """Evolution: how the next narrower model's logit of the true class weighs a sentence."""
-    positive_temperature: NonNegativeFloat = 1.0
+    positive_temperature: Weight = 1.0
     """w1."""
     negative_weights: Literal["own", "smaller", "uniform"] = "smaller"
     """Evolution: whose logits weigh the other classes."""
-    temperature: NonNegativeFloat = 1.0
+    temperature: Weight = 1.0
     """w2."""
     dlw: Literal["off", "fixed", "normalised"] = "fixed"
     """Loss weight by width: none, exp(w3 d_i/d_n), or the same with a constant sum."""
-    w3: float = 1.0
+    w3: float = Field(default=1.0, ge=-10.0, le=10.0)
     """Fixed: learned by the same loss it only ever falls, which undoes the mechanism."""
 
 
 class TeachConfig(Config):
     """Distillation from the full width, trained alone (bkd, pkd)."""
 
-    temperature: PositiveFloat = 2.0
+    temperature: Positive = 2.0
     """T: softens both distributions."""
-    weight: NonNegativeFloat = 1.0
+    weight: Weight = 1.0
     """Weight of the soft part, beside the hard loss."""
-    patient: NonNegativeFloat = 10.0
+    patient: Weight = 10.0
     """pkd: weight of the distance between the layers' normalised first tokens."""
 
 
@@ -63,23 +65,23 @@ class TextConfig(Config):
     """Ascending widths of the hidden layers; each is a model of its own."""
     order: Literal["none", "magnitude"] = "magnitude"
     """Move the coordinates, heads and neurons with the largest weights to the front first."""
-    epochs: PositiveInt = 3
+    epochs: Count = 3
     """Passes over the training sentences."""
-    steps: PositiveInt | None = None
+    steps: Count | None = None
     """Updates, instead of epochs."""
-    batch: PositiveInt = 32
+    batch: Size = 32
     """Sentences per update."""
-    lr: PositiveFloat = 5e-5
+    lr: Positive = 5e-5
     """Highest learning rate; it rises over the warm-up and then falls to zero."""
     warmup: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Part of the training in which the learning rate rises."""
-    weight_decay: NonNegativeFloat = 0.01
+    weight_decay: Weight = 0.01
     """Decoupled decay of matrices."""
-    clip: PositiveFloat = 1.0
+    clip: Positive = 1.0
     """Longest gradient."""
-    max_length: int = Field(default=128, ge=4)
+    max_length: int = Field(default=128, ge=4, le=512)
     """Tokens of a sentence or pair; what is longer is cut."""
-    checkpoint_seconds: PositiveFloat = 300.0
+    checkpoint_seconds: Positive = 300.0
     """Time between two states to resume from."""
     med: MechanismConfig = Field(default_factory=MechanismConfig)
     """The mechanisms of MED."""
