@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from script import say, spread, start, table
 import medapps as ma
 from medapps.comparison.table import Row, compare
 from medapps.config import resolve
+from medapps.errors import Interrupted
 from medapps.report import Report
 from medapps.stages import Bench
 from medapps.stages.text import evaluate_stage, train_stages
@@ -34,8 +36,8 @@ from medapps.text.config import METHODS, TextConfig, TextSettings
 from medapps.text.data import METRICS, read_task
 from medapps.text.model import find_base
 
-TASKS = {"mrpc": 3, "rte": 3, "stsb": 3, "cola": 3, "sst2": 1}
-"""Seeds of every task: two cores train the largest one once."""
+TASKS = {"mrpc": (3, 5), "rte": (3, 5), "stsb": (3, 5), "cola": (3, 5), "sst2": (1, 3)}
+"""Seeds and, unless text.epochs is given, epochs: two cores train the largest one once."""
 MARKS = "<!-- study -->", "<!-- /study -->"
 COSTS = ("parameters", "bytes", "milliseconds", "train_seconds")
 Line = dict[str, Any]
@@ -43,11 +45,15 @@ Line = dict[str, Any]
 
 def main() -> None:
     given = parsed()
-    config = resolve(TextSettings, file=given.config, sets=given.sets).text
     notes = given.workspace / "text_study.jsonl"
     if given.table is None:
-        run(given, config, notes)
-    page = shown(lines_of(notes, config), given.workspace, given.tasks)
+        try:
+            run(given, notes)
+        except Interrupted as stopped:
+            say(f"{stopped} The same command goes on from here.")
+            sys.exit(128 + stopped.signal_number)
+    lines = [line for name in given.tasks for line in lines_of(notes, name, settings(given, name))]
+    page = shown(lines, given.workspace, given.tasks)
     if given.table is None:
         print(page)
     else:
@@ -73,24 +79,31 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(given: argparse.Namespace, config: TextConfig, notes: Path) -> None:
+def settings(given: argparse.Namespace, name: str) -> TextConfig:
+    """Those of a task."""
+    known = ["text.epochs=" + str(TASKS[name][1])] if name in TASKS else []
+    return resolve(TextSettings, file=given.config, sets=[*known, *given.sets]).text
+
+
+def run(given: argparse.Namespace, notes: Path) -> None:
     """Whatever is not in the notes, in order."""
     bench = Bench(ma.Workspace(given.workspace), tracked=not given.no_track, say=say)
     base = find_base(given.weights, scratch=False)
     stop = stopper(given.hours)
-    done = {(x["task"], x["seed"], x["method"], x["width"]) for x in lines_of(notes, config)}
     for name in given.tasks:
-        task = read_task(given.data, name)
-        for seed in given.seeds if given.seeds is not None else range(TASKS.get(name, 1)):
+        task, config = read_task(given.data, name), settings(given, name)
+        done = {(x["seed"], x["method"], x["width"]) for x in lines_of(notes, name, config)}
+        seeds = given.seeds if given.seeds is not None else range(TASKS.get(name, (1, 0))[0])
+        for seed in seeds:
             for method in given.methods:
-                if all((name, seed, method, width) in done for width in widths_of(method, config)):
+                if all((seed, method, width) in done for width in widths_of(method, config)):
                     continue
                 folders = train_stages(
                     bench, task, base, method, config,
                     seed=seed, resume=True, progress=progress(), stop=stop,
                 )  # fmt: skip
                 for width in widths_of(method, config):
-                    if (name, seed, method, width) not in done:
+                    if (seed, method, width) not in done:
                         made = evaluate_stage(bench, task, folders[width], width, method)
                         note(notes, config, name, seed, *made)
 
@@ -139,10 +152,10 @@ def key(config: TextConfig) -> str:
     return digest_of(config.plain() | {"checkpoint_seconds": 0})[:12]
 
 
-def lines_of(notes: Path, config: TextConfig) -> list[Line]:
-    """The finished results with these settings."""
+def lines_of(notes: Path, name: str, config: TextConfig) -> list[Line]:
+    """The finished results of a task with these settings."""
     found = [json.loads(text) for text in notes.read_text().splitlines()] if notes.exists() else []
-    return [line for line in found if line["config"] == key(config)]
+    return [x for x in found if (x["task"], x["config"]) == (name, key(config))]
 
 
 def shown(lines: Sequence[Line], workspace: Path, tasks: Sequence[str]) -> str:

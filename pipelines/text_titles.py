@@ -1,7 +1,7 @@
 """A label of products from their titles: makes the task `genre` of MovieLens-1M.
 
     python pipelines/text_titles.py DATA/ml-1m tasks
-    medapps text train --task genre --data tasks --epochs 10 --set text.lr=2e-4
+    medapps text train --task genre --data tasks --epochs 10
     medapps text evaluate --task genre --data tasks
     medapps text export --task genre --width 48 --format onnx --out phone
 
