@@ -89,7 +89,7 @@ def _train_stage(
         parents,
         f"{task.data}-{task.name}",
         f"{method}/{words}/text/{seed}",
-        {"method": method, "dim": words, "task": "text", "data": task.name, "seed": seed},
+        {"method": method, "dim": words, "task": "text-train", "data": task.data, "seed": seed},
     )
     checkpoint = _checkpoint(bench, stage, resume)
 

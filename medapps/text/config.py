@@ -72,8 +72,7 @@ class TextConfig(Config):
     batch: Size = 32
     """Sentences per update."""
     lr: Positive = 2e-4
-    """Highest learning rate, after the warm-up; narrow widths begin almost anew and want long steps.
-    """
+    """Highest learning rate, after the warm-up; narrow widths begin almost anew: long steps."""
     warmup: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Part of the training in which the learning rate rises."""
     weight_decay: Weight = 0.01
