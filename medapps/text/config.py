@@ -33,7 +33,7 @@ class MechanismConfig(Config):
     """How strongly the full width teaches the classes of a sentence to all others; no part of the
     paper's loss.
     """
-    positive_weights: Literal["uniform", "prob", "neg_score"] = "prob"
+    positive_weights: Literal["uniform", "prob"] = "prob"
     """Evolution: how the next narrower model's logit of the true class weighs a sentence."""
     positive_temperature: Weight = 1.0
     """w1."""
@@ -41,8 +41,8 @@ class MechanismConfig(Config):
     """Evolution: whose logits weigh the other classes."""
     temperature: Weight = 1.0
     """w2."""
-    dlw: Literal["off", "fixed", "normalised"] = "fixed"
-    """Loss weight by width: none, exp(w3 d_i/d_n), or the same with a constant sum."""
+    dlw: Literal["off", "fixed"] = "fixed"
+    """Loss weight by width: none, or exp(w3 d_i/d_n)."""
     w3: float = Field(default=1.0, ge=-10.0, le=10.0)
     """Fixed: learned by the same loss it only ever falls, which undoes the mechanism."""
 

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import spearmanr
 from transformers import BertForSequenceClassification
 
-from medapps.comparison.measure import measured
+from medapps.comparison.gather import Group, place_of
 from medapps.report import Report
 from medapps.store import digest_of
 from medapps.text.data import Encoded, TextTask, encode
@@ -37,14 +37,15 @@ def units_of(task: TextTask, logits: np.ndarray, labels: np.ndarray) -> dict[str
 
 def metrics_of(task: TextTask, units: dict[str, np.ndarray]) -> dict[str, float]:
     """The task's metrics; a constant guess has no correlation, which counts as 0."""
-    report = Report("", "", 0, "", (0,), {}, units)
+    report = Report(task="text", method="", units=units)
+    group = Group(place_of(report), "", 0, (report,))
     out = {}
     for name in task.metrics:
         if name == "spearman":
             constant = np.ptp(units["score"]) == 0
             value = 0.0 if constant else spearmanr(units["score"][0], units["target"][0])[0]
         else:
-            found = measured([report], name)
+            found = group.measured(name)
             assert found is not None, name
             value = found.value
         out[name] = float(value)

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, huber_loss, kl_div, mse_loss, normalize
 
 from medapps.text.config import MechanismConfig, TeachConfig
-from medapps.train.loss.loss_weight import shares
-from medapps.train.loss.med import over_positives, pairs, positive_weights, positives
-from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.loss.med import PositiveSlice, over_positives, pairs, positive_weights, positives
+from medapps.train.loss.submodels import SubModels, Weights, shares
 
 
 def plain_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -54,7 +53,9 @@ def pairs_loss(
     far = -logits[~true].view(n, batch, classes - 1)
     one, zero, a = [1.0] * n, [0.0] * n, share.tolist()  # c, m and the loss weights
     w2, distil = [config.temperature] * n, [config.distil] * n
-    models = SubModels.of(one, zero, a, w2, distil, logits.device, logits.dtype)
+    models = SubModels.from_columns(
+        one, zero, a, distil, w2, device=logits.device, dtype=logits.dtype
+    )
     weights = Weights(
         positive_weights=config.positive_weights,
         positive_temperature=config.positive_temperature,
@@ -63,11 +64,10 @@ def pairs_loss(
         ml_down=config.ml_down,
         ml_up=config.ml_up,
     )
-    ei, ml, near_grad = positives(near, models, weights, classes - 1)
+    ei, ml, near_grad = positives(near, models, weights)
     buffers = torch.empty_like(far), torch.empty_like(far), torch.empty_like(far)
-    more, rest, far_grad = pairs(
-        far, models, weights, batch, None, buffers, value=True, positive=(near, near_grad)
-    )
+    batch_of = PositiveSlice(near, near_grad, batch)
+    more, rest, far_grad = pairs(far, models, weights, batch_of, buffers, value=True)
     grad = torch.empty_like(logits)
     grad[true] = -near_grad.flatten()
     grad[~true] = -far_grad.flatten()

@@ -17,7 +17,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from typer.testing import CliRunner
 
 from medapps.cli.main import app
-from medapps.comparison.measure import measured
+from medapps.comparison.gather import Group, place_of
 from medapps.errors import Interrupted, MedappsError
 from medapps.report import Report
 from medapps.text.data import encode, epoch_batches, read_task
@@ -89,10 +89,11 @@ def test_metrics_of_drawn_sentences_follow_from_sums():
         "score": draws.random((1, 90)),
     }
     rows = draws.integers(0, 90, 90)
-    report = Report("t", "m", 1, "d", (0,), {}, units)
+    report = Report(task="t", method="m", units=units)
+    group = Group(place_of(report), "m", 0, (report,))
     truths = {"mcc": matthews_corrcoef, "f1": f1_score, "pearson": lambda y, x: pearsonr(y, x)[0]}
     for name, metric in truths.items():
-        found = measured([report], name)
+        found = group.measured(name)
         pair = ("target", "score") if name == "pearson" else ("truth", "guess")
         sums = np.asarray(found.features[0][rows].sum(axis=0))
         assert found.finish(sums, 90) == pytest.approx(metric(*(units[p][0][rows] for p in pair)))
