@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script import say, spread, start, table
+from script import runner_of, say, spread, start, table
 
 import medapps as ma
 from medapps.comparison.table import Row, compare
 from medapps.config import resolve
 from medapps.errors import Interrupted
 from medapps.report import Report
-from medapps.stages import Bench
 from medapps.stages.text import evaluate_stage, train_stages
 from medapps.store import digest_of, write_text
 from medapps.text.config import METHODS, TextConfig, TextSettings
@@ -87,7 +86,7 @@ def settings(given: argparse.Namespace, name: str) -> TextConfig:
 
 def run(given: argparse.Namespace, notes: Path) -> None:
     """Whatever is not in the notes, in order."""
-    bench = Bench(ma.Workspace(given.workspace), tracked=not given.no_track, say=say)
+    runner = runner_of(given)
     base = find_base(given.weights, scratch=False)
     stop = stopper(given.hours)
     for name in given.tasks:
@@ -99,12 +98,12 @@ def run(given: argparse.Namespace, notes: Path) -> None:
                 if all((seed, method, width) in done for width in widths_of(method, config)):
                     continue
                 folders = train_stages(
-                    bench, task, base, method, config,
+                    runner, task, base, method, config,
                     seed=seed, resume=True, progress=progress(), stop=stop,
                 )  # fmt: skip
                 for width in widths_of(method, config):
                     if (seed, method, width) not in done:
-                        made = evaluate_stage(bench, task, folders[width], width, method)
+                        made = evaluate_stage(runner, task, folders[width], width, method)
                         note(notes, config, name, seed, *made)
 
 

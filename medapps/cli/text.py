@@ -62,7 +62,7 @@ def train(
     job.say(f"{task}: {len(read.train):,} sentences to learn from, {len(read.dev):,} to test")
     with job.stopping() as stop, _bar(job) as bar:
         folders = train_stages(
-            job.bench, read, base, method, config,
+            job.runner, read, base, method, config,
             seed=job.seed, resume=resume, progress=bar, stop=stop,
         )  # fmt: skip
     values = {
@@ -97,7 +97,7 @@ def evaluate(
     sizes = config.widths if method == "ext" else tuple(found)  # any width can be cut
     for size in [width] if width else sorted(sizes, reverse=True):
         folder = found.get(size, next(iter(found.values())))
-        report, saved = evaluate_stage(job.bench, read, folder, size, method)
+        report, saved = evaluate_stage(job.runner, read, folder, size, method)
         lines.append({"width": size, **report.metrics, **report.cost, "report": str(saved)})
     values = {"artifact": lines[0]["report"], "task": task, "method": method, "widths": lines}
     values["constant"] = report.details["constant"]
@@ -123,7 +123,7 @@ def export(
 
     found = find_models(job.workspace, task, method, job.seed)
     folder = found.get(width, next(iter(found.values())))
-    made, to = export_stage(job.bench, folder, width, method, form, out)
+    made, to = export_stage(job.runner, folder, width, method, form, out)
     values = {"artifact": to, "task": task, "method": method, **made}
     return Result(values, [facts(values)])
 

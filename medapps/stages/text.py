@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 from medapps.errors import MedappsError
 from medapps.report import Report
 from medapps.serve.text_onnx import write_onnx
-from medapps.stages.bench import Bench, Stage, carry_out, stage_run
+from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.stages.train import ready_checkpoints
-from medapps.store import MANIFEST, Workspace, writing
+from medapps.store import Provenance, Workspace, writing
 from medapps.text.config import EACH, METHODS, ONCE, TextConfig
 from medapps.text.data import TextTask, encode
 from medapps.text.elastic import narrowed, submodel
@@ -27,7 +26,7 @@ FILES = {"safetensors": "model.safetensors", "onnx": "model.int8.onnx"}
 
 
 def train_stages(
-    bench: Bench,
+    runner: Runner,
     task: TextTask,
     base: Base,
     method: str,
@@ -46,7 +45,7 @@ def train_stages(
 
     def one(kind: str, widths: tuple[int, ...], teacher: Path | None = None) -> Path:
         return _train_stage(
-            bench, task, base, kind, widths, config,
+            runner, task, base, kind, widths, config,
             seed=seed, teacher=teacher, resume=resume, progress=progress, stop=stop,
         )  # fmt: skip
 
@@ -63,7 +62,7 @@ def train_stages(
 
 
 def _train_stage(
-    bench: Bench,
+    runner: Runner,
     task: TextTask,
     base: Base,
     method: str,
@@ -91,9 +90,9 @@ def _train_stage(
         f"{method}/{words}/text/{seed}",
         {"method": method, "dim": words, "task": "text-train", "data": task.data, "seed": seed},
     )
-    checkpoint = _checkpoint(bench, stage, resume)
+    checkpoint = _checkpoint(runner, stage, resume)
 
-    def make(run: Run, folder: Path) -> None:
+    def make(run: Run, folder: Path) -> Path:
         run.dataset(task.train.head(100), task.name, task.digests["train"], task.data)
         net, tokenizer = base.start(task, seed, config.order)
         for width in widths:
@@ -124,22 +123,20 @@ def _train_stage(
             "train_seconds": seconds + (above.about["train_seconds"] if above else 0.0),
         }
         made = TextModel(net, tokenizer, about)
-        made.save(folder, config=stage.config, parents=stage.parents, force=True)
+        made.save(folder, stage.provenance(run=run.id))
         shutil.rmtree(checkpoint, ignore_errors=True)
+        return folder
 
-    _, folder = carry_out(bench, stage, make, lambda folder: folder)
-    return folder
+    return run_stage(runner, stage, make, lambda folder: folder)[1]
 
 
-def _checkpoint(bench: Bench, stage: Stage, resume: bool) -> Path:
+def _checkpoint(runner: Runner, stage: Stage, resume: bool) -> Path:
     """Where its state is kept; what is finished needs none."""
-    if bench.workspace.finished(KIND, stage.key) and not bench.force:
-        resume = True
-    return ready_checkpoints(bench, stage, resume)
+    return ready_checkpoints(runner, stage, resume or runner.kept(stage) is not None)
 
 
 def evaluate_stage(
-    bench: Bench, task: TextTask, folder: Path, width: int, method: str
+    runner: Runner, task: TextTask, folder: Path, width: int, method: str
 ) -> tuple[Report, Path]:
     """Measure one width of a trained model on the dev sentences."""
     model = TextModel.load(folder)
@@ -157,17 +154,18 @@ def evaluate_stage(
         | {"seed": seed},
     )
 
-    def make(run: Run, to: Path) -> None:
+    def make(run: Run, to: Path) -> Report:
         report = report_of(model, task, width, method)
         with run.results_first(task.metrics):
             run.metrics(report.metrics | report.cost)
-        report.save(to, config=dict(stage.config), parents=dict(stage.parents), force=True)
+        report.save(to, stage.provenance())
+        return report
 
-    return carry_out(bench, stage, make, Report.load)
+    return run_stage(runner, stage, make, Report.load)
 
 
 def export_stage(
-    bench: Bench, folder: Path, width: int, method: str, form: str, out: Path | None
+    runner: Runner, folder: Path, width: int, method: str, form: str, out: Path | None
 ) -> tuple[dict[str, Any], Path]:
     """Write one width for a device: a folder of transformers, which is also a model in MLflow, or
     an ONNX file with int8 weights.
@@ -187,10 +185,12 @@ def export_stage(
         f"{method}/{width}/export-{form}/{about['seed']}",
         {"method": method, "dim": width, "task": "text-export", "data": about["data"]},
     )
-    to = out or bench.workspace.folder(stage.kind, stage.key)
+    to = out or runner.folder(stage)
+    given = Provenance(stage.config, stage.parents, force=runner.force)
+    given = stage.provenance() if out is None else given
     alone = submodel(model.net, width).eval()
-    with stage_run(bench, stage) as run:
-        with writing(to, kind=stage.kind, force=bench.force or out is None) as draft:
+    with runner.run(stage) as run:
+        with writing(to, kind=stage.kind, provenance=given) as draft:
             write_pretrained(alone, model.tokenizer, draft.folder)
             if form == "onnx":
                 draft.path(FILES["safetensors"]).unlink()
@@ -229,13 +229,12 @@ def check_width(model: TextModel, width: int, method: str) -> None:
 def find_models(workspace: Workspace, task: str, method: str, seed: int) -> dict[int, Path]:
     """The newest model that holds each trained width; for ext the one that it cuts."""
     found: dict[int, tuple[str, Path]] = {}
-    for path in (workspace.root / f"{KIND}s").glob(f"*/{MANIFEST}"):
-        manifest = json.loads(path.read_text())
-        about = manifest["about"]
-        wanted = "dt" if method == "ext" else method
-        if (about["task"], about["method"], about["seed"]) == (task, wanted, seed):
+    wanted = (task, "dt" if method == "ext" else method, seed)
+    for folder, manifest in workspace.manifests(KIND):
+        about = manifest.about
+        if (about["task"], about["method"], about["seed"]) == wanted:
             for width in about["widths"]:
-                entry = (manifest["created"], path.parent)
+                entry = (manifest.created, folder)
                 found[width] = max(found.get(width, entry), entry)
     if not found:
         raise MedappsError(

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 from transformers.utils import logging
 
 from medapps.errors import MedappsError
-from medapps.store import Manifest, file_digest, read_manifest, writing
+from medapps.store import NEW, Manifest, Provenance, file_digest, read_manifest, writing
 from medapps.text.data import TextTask
 from medapps.text.order import order_by_magnitude
 
@@ -44,11 +44,9 @@ class TextModel:
     def widths(self) -> tuple[int, ...]:
         return tuple(self.about["widths"])
 
-    def save(
-        self, folder: Path, *, config: Mapping[str, Any], parents: Mapping[str, str], force: bool
-    ) -> None:
+    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the folder."""
-        with writing(folder, kind=KIND, config=config, parents=parents, force=force) as draft:
+        with writing(folder, kind=KIND, provenance=provenance) as draft:
             write_pretrained(self.net, self.tokenizer, draft.folder)
             draft.about = dict(self.about)
 
