@@ -25,10 +25,10 @@ import polars as pl
 
 from medapps.arrays import Blocks, open_arrays, write_arrays
 from medapps.crop.crop import Crop, load_crop
-from medapps.crop.export import export_files
-from medapps.crop.score import ScoreSpec
+from medapps.crop.export import Export, export_files
 from medapps.crop.similar import similar
 from medapps.graph.ids import IdMap
+from medapps.model.rule import ScoreSpec
 
 WIDTH = 100
 LOOKUPS = 1000
@@ -114,7 +114,7 @@ def export_case(folder: Path, source: Crop, dtype: str, form: str) -> dict[str, 
     os.sync()
     with peak_memory() as peak:
         began = time.perf_counter()
-        manifest = export_files(source, folder / "crop", dtype=dtype, form=form)
+        manifest = export_files(source, folder / "crop", Export(dtype=dtype, form=form))
         export_seconds = time.perf_counter() - began
     os.sync()
     began = time.perf_counter()

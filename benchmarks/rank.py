@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from medapps.crop.score import ScoreSpec
 from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.graph.graph import KnownTriples
+from medapps.model.rule import ScoreSpec
 from medapps.train.memory import keep_pages, peak_rss_bytes
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)

@@ -17,7 +17,7 @@ from medapps.errors import MedappsError
 from medapps.tracking.sqlite import check_places
 
 PACKAGES = ("torch", "numpy", "polars", "scikit-learn", "implicit", "mlflow", "pydantic", "typer")
-EXTRAS = {"faiss": "ann", "onnxruntime": "export"}
+EXTRAS = {"faiss": "ann", "onnxruntime": "export", "transformers": "text"}
 _GIB = 2**30
 
 

@@ -18,7 +18,7 @@ from script import say, start
 
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
-from medapps.crop.export import export_crop
+from medapps.crop.export import Export, export_crop
 from medapps.crop.quantize import DTYPES
 from medapps.evaluate.link_prediction import rank_crop
 from medapps.graph.config import SplitConfig
@@ -76,7 +76,7 @@ def crops(runner: Runner, embedding: Embedding) -> list[tuple[Crop, int]]:
         for dtype in DTYPES:
             digest = embedding.manifest.digest[:8] if embedding.manifest else "new"
             folder = runner.workspace.root / "crop_quality" / f"{digest}-{dim}-{dtype}"
-            crop = export_crop(embedding.crop(dim), folder, dtype=dtype, provenance=REPLACE)
+            crop = export_crop(embedding.crop(dim), folder, Export(dtype=dtype), REPLACE)
             assert crop.manifest is not None
             made.append((crop, crop.manifest.bytes))
     return made

@@ -13,8 +13,8 @@ import polars as pl
 
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.quantize import DTYPES
-from medapps.crop.score import SCORES
 from medapps.graph.ids import IdMap
+from medapps.model.rules import RULES
 
 MANIFEST_FACTS = {
     "dim", "method", "spec", "dtype", "format", "rows", "width", "users", "relations"
@@ -40,7 +40,7 @@ def assert_sound(crop: Crop) -> None:
     assert (crop.scale is not None) == (crop.dtype == "int8")
     if crop.scale is not None:
         assert crop.scale.shape == (n,) and crop.scale.dtype == np.float32
-    assert crop.method and crop.spec.scorer in SCORES
+    assert crop.method and crop.spec.scorer in RULES
     assert np.isfinite(crop.rows(np.arange(n))).all()
     _assert_ids(crop.entity_ids)
     users = np.asarray(crop.users)

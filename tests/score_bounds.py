@@ -1,6 +1,6 @@
 """How far float16 or int8 vectors can move a score: a bound that holds for every triple.
 
-With u_h, u_t the largest error of a number of head and tail (`quantize.coordinate_error`) and w
+With u_h, u_t the largest error of a number of head and tail (`coordinate_error`) and w
 numbers per entity, head and tail move by e_h, e_t <= sqrt(w) u. Where the query moves as its source
 does (Euclidean distances and sums of moduli), a distance moves no more than its ends:
 
@@ -21,12 +21,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from medapps.crop.quantize import coordinate_error
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 
 _ROUNDING = np.float32(4e-6)
 _LEAST = np.float32(1e-12)
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+def coordinate_error(rows: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 (k,): no coordinate of a float32 row moves further than this in `dtype`.
+
+    float16 keeps eleven significant bits: max|row| / 2^11, and 2^-24 near zero. int8 is off by half
+    a step: max|row| / 254, and one part in ten thousand for the float32 arithmetic itself.
+    """
+    largest = np.abs(rows).max(1, initial=0).astype(np.float32)
+    if dtype == "float32":
+        return np.zeros_like(largest)
+    if dtype == "float16":
+        return np.maximum(largest / np.float32(2**11), np.float32(2**-24))
+    return largest * np.float32(1.0001 / 254) + np.float32(128 * _SMALLEST)
 
 
 def score_error(

@@ -29,9 +29,17 @@ FORBIDDEN = {
     "label": {"medapps.train", "medapps.baselines", "medapps.recommend"},
     "recommend": {"medapps.train", "medapps.baselines", "medapps.label"},
     "baselines": {"medapps.label", "medapps.recommend"},
+    "text": {
+        "medapps.graph",
+        "medapps.model",
+        "medapps.crop",
+        "medapps.baselines",
+        "medapps.label",
+        "medapps.recommend",
+    },
 }
 """Which imports a room must not have; none of them may know the command line either."""
-MLFLOW_USERS = {"serve/crop_pyfunc.py", "serve/recommender_pyfunc.py"}
+MLFLOW_USERS = {"serve/pyfunc.py", "serve/text_pyfunc.py"}
 """The files of logged models are run by MLflow itself."""
 
 
@@ -70,6 +78,18 @@ def test_only_tracking_imports_mlflow() -> None:
         and any((module + ".").startswith("mlflow.") for module in imports(path))
     }
     assert users <= MLFLOW_USERS
+
+
+def test_only_its_command_and_its_stages_import_text() -> None:
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if any((module + ".").startswith("medapps.text.") for module in imports(path))
+    }
+    assert {user for user in users if not user.startswith("text/")} == {
+        "cli/text.py",
+        "stages/text.py",
+    }
 
 
 def loaded_after(statement: str) -> set[str]:

@@ -19,9 +19,9 @@ from torch.nn.functional import softplus
 from medapps.baselines.config import ExtractConfig
 from medapps.baselines.request import BaselineRequest, Made, crop_of
 from medapps.crop.crop import Crop
-from medapps.crop.score import ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.model.scorer import Scorer, make_scorer
 from medapps.train.loss.med import FAR

@@ -10,10 +10,10 @@ import numpy as np
 
 from medapps.baselines.config import BaselineConfig
 from medapps.crop.crop import Crop
-from medapps.crop.score import ScoreSpec
 from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.evaluate.link_prediction import mean_mrr
 from medapps.graph.graph import Graph
+from medapps.model.rule import ScoreSpec
 from medapps.train.batches.epoch_order import split_validation
 from medapps.train.config import MedConfig
 from medapps.train.session import Session

@@ -28,7 +28,9 @@ def compare(
     ] = None,
     study: Annotated[str | None, typer.Option(help="Only the reports of this study.")] = None,
     data: Annotated[str | None, typer.Option(help="Only this data set.")] = None,
-    task: Annotated[str | None, typer.Option(help="Only label, recommend or rank.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Only one task, such as label, rank or text-sst2.")
+    ] = None,
     reference: Annotated[
         str, typer.Option(help="Method that the others are held against.")
     ] = "med",

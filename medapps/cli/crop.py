@@ -59,15 +59,15 @@ def crop(
         }
     )
     from medapps.cli.tables import facts, rows
-    from medapps.crop.choose import Wish, choose
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids
     from medapps.crop.retention import check_share
+    from medapps.crop.select import SizeRequest, choose
     from medapps.stages.crop import crop_stage, croppable, validation_quality
     from medapps.stages.find import find_source
 
     source = find_source(job.workspace, method, dim, embedding=embedding)
-    names = read_ids(ids) if ids else None
+    names = read_ids(ids, source.entity_ids.dtype) if ids else None
     quality = None
     if keep is not None:
         check_share(keep)
@@ -77,8 +77,8 @@ def crop(
             limit=settings.train.validation.triples,
             candidates=settings.train.validation.candidates,
         )
-    wish = Wish(dim, tier, budget, keep)
-    choice = choose(croppable(source), settings.crop, wish, names=names, quality=quality)
+    wanted = SizeRequest(dim, tier, budget, keep)
+    choice = choose(croppable(source), settings.crop, wanted, names=names, quality=quality)
     made, folder = crop_stage(job.runner, source, choice, settings.crop, names=names, out=out)
     values = {"artifact": folder, **export_facts(made)}
     show: list[Any] = [facts(values), "Next: medapps similar, or load_crop in Python."]

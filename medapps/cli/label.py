@@ -47,11 +47,12 @@ def label(
     report, folder = label_stage(job.runner, inputs, settings.label)
     values: dict[str, Any] = {"artifact": folder, "data": inputs.data, **_values(report)}
     if output is not None:
-        assert inputs.vectors.source is not None
+        source = inputs.vectors.source
+        assert source is not None
         model = LabelModel.load(job.workspace.folder("labeller", folder.name))
-        table = model.predict(inputs.vectors.source, output.ids())
+        table = model.predict(source, output.ids(source.id_type))
+        unknown = output.unknown(table["user"], table["in_graph"].to_numpy())
         output.write(table)
-        unknown = int((~table["in_graph"]).sum())
         values |= {"predicted": len(table), "unknown": unknown, "out": out}
     show = [rows(report.tables["beside"]), rows(report.tables["classes"]), facts(values)]
     return Result(values, [*show, "Next: medapps recommend, or compare."])

@@ -19,6 +19,7 @@ from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
     recommend,
     run,
     similar,
+    text,
     train,
     ui,
 )

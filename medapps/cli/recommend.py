@@ -13,6 +13,7 @@ from medapps.cli.task import Data, Dim, Embedding, Out, Seeds, check_output, rea
 if TYPE_CHECKING:
     import polars as pl
 
+    from medapps.recommend.ncf_paper.model import NcfRecommender
     from medapps.recommend.recommender import Recommender
     from medapps.report import Report
     from medapps.stages.tasks import TaskInputs
@@ -88,11 +89,11 @@ def recommend(
     place = job.workspace.folder("recommender", folder.name)
     if output is not None:
         made = load_recommender(place)
-        asked = made.users.names() if users == ALL else output.ids()
+        asked = made.users.names() if users == ALL else output.ids(made.users.dtype)
+        unknown = output.unknown(asked, made.users.ids(asked) >= 0)
         table = _with_names(made.recommend(asked.alias("user"), k), inputs)
-        _say_unknown(job, table)
         output.write(_explained(made, table) if explain else table)
-        values |= {"recommended": len(table), "k": k, "out": out}
+        values |= {"recommended": len(table), "unknown": unknown, "k": k, "out": out}
     if user is not None:
         table = _one(load_recommender(place), user, k, inputs)
         values["recommendations"] = table.to_dicts()
@@ -107,17 +108,16 @@ def recommend(
     return Result(values, [*show, "Next: medapps compare."])
 
 
-def _one(made: Recommender, name: str, k: int, inputs: TaskInputs) -> pl.DataFrame:
+def _one(made: Recommender | NcfRecommender, name: str, k: int, inputs: TaskInputs) -> pl.DataFrame:
     """The list of one user with names and reasons; refuses a user that nobody knows."""
     import polars as pl
 
+    from medapps.crop.idlist import typed
     from medapps.errors import MedappsError
     from medapps.graph.paths import path_words
 
-    asked = pl.Series("user", [name])
-    if made.users.dtype != pl.String:
-        asked = asked.cast(made.users.dtype, strict=False)
-    if asked.null_count() or made.users.ids(asked)[0] < 0:
+    asked = typed(pl.Series("user", [name]), made.users.dtype)
+    if made.users.ids(asked)[0] < 0:
         raise MedappsError(
             f"Nobody knows the user {name!r}: neither purchases nor graph.",
             fix=f"Users are called like {made.users.names()[0]!r}.",
@@ -149,24 +149,7 @@ def _with_names(table: pl.DataFrame, inputs: TaskInputs) -> pl.DataFrame:
     return table.join(names, "item", how="left", maintain_order="left")
 
 
-def _say_unknown(job: Job, table: pl.DataFrame) -> None:
-    """Name how many users nothing is known of; refuse when that is all of them."""
-    import polars as pl
-
-    from medapps.errors import MedappsError
-
-    known = table.group_by("user").agg((pl.col("in_graph") | pl.col("has_purchases")).first())
-    strangers = int((~known["in_graph"]).sum())
-    if strangers and strangers == len(known):
-        raise MedappsError(
-            f"None of the {strangers:,} users is in the graph or has purchases.",
-            fix="Check that the file names users as the graph does.",
-        )
-    if strangers:
-        job.say(f"Warning: nothing is known of {strangers:,} users: they get what is popular.")
-
-
-def _explained(made: Recommender, table: pl.DataFrame) -> pl.DataFrame:
+def _explained(made: Recommender | NcfRecommender, table: pl.DataFrame) -> pl.DataFrame:
     """The lists with reasons: purchases most alike, and the nearest users who took the item."""
     import polars as pl
 

@@ -11,6 +11,7 @@ import typer
 from medapps.cli.common import Job
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
 
     from medapps.settings import Settings
@@ -33,11 +34,17 @@ class Output:
     out: Path
     force: bool
 
-    def ids(self) -> pl.Series:
-        """The users."""
+    def ids(self, kind: type[pl.DataType]) -> pl.Series:
+        """The users, in the type of the ids among which they are looked up."""
         from medapps.crop.idlist import read_ids
 
-        return read_ids(self.users).alias("user")
+        return read_ids(self.users, kind).alias("user")
+
+    def unknown(self, users: pl.Series, known: np.ndarray) -> int:
+        """How many of the users are not known; refuses a file of which nobody is."""
+        from medapps.crop.idlist import count_unknown
+
+        return count_unknown(users, known, self.users)
 
     def write(self, table: pl.DataFrame) -> None:
         """Write the table."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medapps.errors import MedappsError
+from medapps.evaluate.metrics import FROM_CLASSES
 from medapps.evaluate.statistics import Measured
 from medapps.report import Report
 from medapps.store import Workspace, read_manifest, usable
@@ -45,14 +46,17 @@ class Group:
         if all(metric in units for _, units in runs):
             rows = [(training, row) for training, units in runs for row in units[metric]]
             return Measured.mean([row for _, row in rows], name, [t for t, _ in rows])
-        if metric == "f1_macro" and all({"truth", "guess"} <= set(units) for _, units in runs):
-            pairs = [
-                (training, pair)
-                for training, units in runs
-                for pair in zip(units["truth"], units["guess"], strict=True)
-            ]
-            return Measured.macro_f1([pair for _, pair in pairs], name, [t for t, _ in pairs])
-        return None
+        correlation = metric == "pearson"
+        one, other = ("target", "score") if correlation else ("truth", "guess")
+        known = correlation or metric in FROM_CLASSES
+        if not known or not all({one, other} <= set(units) for _, units in runs):
+            return None
+        found = [(t, zip(units[one], units[other], strict=True)) for t, units in runs]
+        rows = [(training, pair) for training, pairs in found for pair in pairs]
+        pairs, trainings = [pair for _, pair in rows], [training for training, _ in rows]
+        if correlation:
+            return Measured.correlation(pairs, name, trainings)
+        return Measured.from_classes(pairs, metric, name, trainings)
 
     def cost(self, name: str) -> float | None:
         """Mean over the trainings."""

@@ -16,11 +16,13 @@ import polars as pl
 
 from medapps.arrays import forget
 from medapps.crop.formats.files import FORMATS, check_format, read_files, write_files
-from medapps.crop.formats.stream import Outgoing
+from medapps.crop.formats.stream import CropStream
+from medapps.crop.idlist import rows_of
 from medapps.crop.quantize import dequantize
-from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.model.rule import ScoreSpec
+from medapps.model.rules import RULES
 from medapps.store import NEW, Manifest, Provenance, read_manifest, usable, writing
 
 Names = pl.Series | Sequence[str] | Sequence[int] | np.ndarray
@@ -65,6 +67,11 @@ class Crop:
         return self.entities.shape[1]
 
     @property
+    def id_type(self) -> type[pl.DataType]:
+        """The polars type of the names."""
+        return self.entity_ids.dtype
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the vectors, without the names."""
         parts = [self.entities, self.scale, self.relations]
@@ -95,62 +102,50 @@ class Crop:
                 "This crop carries no relations, so it cannot score triples.",
                 fix="Make it again with --relations.",
             )
-        h, t = self._known(self.entity_ids, heads), self._known(self.entity_ids, tails)
-        r = self._known(self.relation_ids, relations)
-        relation = np.asarray(self.relations[r], np.float32)
-        return SCORES[self.spec.scorer](self.rows(h), relation, self.rows(t), self.spec)
+        h, t = self.rows_of(heads), self.rows_of(tails)
+        some = np.arange(min(3, len(self.relation_ids)))
+        relation = self.relations[rows_of(self.relation_ids, pl.Series(relations), some)]
+        rule = RULES[self.spec.scorer]
+        return rule.score(self.rows(h), np.asarray(relation, np.float32), self.rows(t), self.spec)
 
-    @staticmethod
-    def _known(ids: IdMap, names: Names) -> np.ndarray:
-        found = ids.ids(names)
-        if (found < 0).any():
-            first = pl.Series(names)[int(np.argmax(found < 0))]
-            raise MedappsError(
-                f"{int((found < 0).sum())} names are not in the crop, e.g. {first!r}."
-            )
-        return found
+    def rows_of(self, names: Names) -> np.ndarray:
+        """int32 (k,): the rows of entities that must all be known."""
+        return rows_of(self.entity_ids, pl.Series(names), np.asarray(self.users[:3]))
 
     def save(
         self, folder: Path, provenance: Provenance = NEW, *, form: str = "safetensors"
     ) -> Crop:
         """Write the crop as a folder and return it opened again."""
-        crop = Outgoing(self, "float32" if self.dtype == "bfloat16" else self.dtype)
-        write_crop(folder, crop, provenance, form=form)
+        crop = CropStream(self, "float32" if self.dtype == "bfloat16" else self.dtype, form)
+        write_crop(folder, crop, provenance)
         return load_crop(folder)
 
 
-def write_crop(
-    folder: Path,
-    crop: Outgoing,
-    provenance: Provenance = NEW,
-    *,
-    form: str = "safetensors",
-    about: dict[str, Any] | None = None,
-) -> Manifest:
+def write_crop(folder: Path, crop: CropStream, provenance: Provenance = NEW) -> Manifest:
     """Stream a crop into `folder`, whole or not at all."""
-    check_format(form)
+    check_format(crop.form)
     with writing(folder, kind="crop", provenance=provenance) as draft:
-        write_files(draft, crop, form)
-        origin = crop.source.about | (about or {})
+        write_files(draft, crop)
+        origin = crop.source.about
         measured = {key: value for key, value in origin.items() if key.endswith("_seconds")}
         draft.metrics = measured  # beside the digest: equal crops stay equal
         kept = {key: value for key, value in origin.items() if key not in measured}
-        draft.about = kept | crop_facts(crop, form)
+        draft.about = kept | crop_facts(crop)
     return read_manifest(folder, kind="crop", verify_below=0)
 
 
-def crop_facts(crop: Outgoing, form: str) -> dict[str, Any]:
+def crop_facts(crop: CropStream) -> dict[str, Any]:
     """What a manifest says about a crop, so that a device can use it."""
     return {
         "dim": crop.source.dim,
         "method": crop.source.method,
         "spec": asdict(crop.source.spec),
         "dtype": crop.dtype,
-        "format": form,
+        "format": crop.form,
         "rows": crop.shape[0],
         "width": crop.shape[1],
         "users": crop.shape[0] if crop.users is None else len(crop.users),
-        "relations": 0 if crop.relations is None else len(crop.relations),
+        "relations": 0 if crop.source.relations is None else len(crop.source.relations),
     }
 
 
@@ -167,7 +162,7 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
     except (KeyError, TypeError) as error:
         raise _unusable(folder, f"its manifest lacks or misnames {error}") from error
     if facts["format"] not in FORMATS:
-        raise _unusable(folder, f"this medapps knows no form {facts['format']!r}")
+        raise _unusable(folder, f"this medapps knows no format {facts['format']!r}")
     if not all(type(facts[key]) is int for key in ("dim", "rows", "width", "users", "relations")):
         raise _unusable(folder, "its manifest states a size that is no whole number")
     for name in manifest.files:
@@ -179,20 +174,11 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
         raise _unusable(folder, f"{shape} numbers and {names} names do not fit its manifest")
     if stored.entities.dtype.name != facts["dtype"]:
         raise _unusable(folder, f"it holds {stored.entities.dtype} instead of {facts['dtype']}")
-    users = stored.users if stored.users is not None else np.arange(names, dtype=np.int32)
-    return Crop(
-        entities=stored.entities,
-        scale=stored.scale,
-        relations=stored.relations,
-        entity_ids=stored.entity_ids,
-        relation_ids=stored.relation_ids,
-        users=users,
-        dim=facts["dim"],
-        method=facts["method"],
-        spec=spec,
-        about=about,
-        manifest=manifest,
-    )
+    kept = vars(stored)
+    if stored.users is None:
+        kept = kept | {"users": np.arange(names, dtype=np.int32)}
+    origin = {"dim": facts["dim"], "method": facts["method"], "about": about}
+    return Crop(**kept, **origin, spec=spec, manifest=manifest)
 
 
 _FACTS = ("dim", "method", "spec", "dtype", "format", "rows", "width", "users", "relations")

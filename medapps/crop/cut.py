@@ -1,4 +1,4 @@
-"""Cutting an embedding to a size, trained or not."""
+"""Cutting an embedding to a prefix of its vectors, of a size that was trained or not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from medapps.crop.crop import Crop
-from medapps.crop.dims import check_dim
-from medapps.crop.score import ScoreSpec
+from medapps.errors import MedappsError
+from medapps.model.rule import ScoreSpec
 
 
 class Croppable(Protocol):
@@ -54,6 +54,33 @@ def cut(
         return embedding.crop(dim), None
     larger = embedding.crop(min(d for d in embedding.dims if d > dim))
     return narrow(larger, dim, between(dim, embedding.dims, embedding.specs)), warning
+
+
+def check_dim(dim: int, trained: Sequence[int], *, allow_untrained: bool = False) -> str | None:
+    """Refuse a dim that was not trained, naming the nearest ones; a warning when it is allowed."""
+    if dim in trained:
+        return None
+    problem = untrained(dim, trained)
+    nearest = min(trained, key=lambda d: (abs(d - dim), d))
+    if dim < 1 or dim > max(trained):
+        raise MedappsError(problem, fix=f"Use --dim {nearest}.")
+    if not allow_untrained:
+        raise MedappsError(
+            problem,
+            fix=f"Use --dim {nearest}, or --allow-untrained to take the first {dim} "
+            "coordinates all the same.",
+        )
+    return f"{problem} Its quality was never trained for nor measured."
+
+
+def untrained(dim: int, trained: Sequence[int]) -> str:
+    """The sentence that names the trained dims and those next to `dim`."""
+    beside = [max(d for d in trained if d < dim)] if dim > min(trained) else []
+    beside += [min(d for d in trained if d > dim)] if dim < max(trained) else []
+    return (
+        f"dim {dim} was not trained; trained are {', '.join(map(str, sorted(trained)))}, "
+        f"nearest {' and '.join(map(str, beside))}."
+    )
 
 
 def narrow(crop: Crop, dim: int, spec: ScoreSpec) -> Crop:

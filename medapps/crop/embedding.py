@@ -10,10 +10,11 @@ import numpy as np
 
 from medapps.arrays import Blocks, Hole, bfloat16, open_arrays
 from medapps.crop.crop import Crop
-from medapps.crop.finite import broken_row
-from medapps.crop.score import ScoreSpec
+from medapps.crop.cut import untrained
+from medapps.crop.quantize import refuse_broken
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.store import NEW, Draft, Manifest, Provenance, read_manifest, usable, writing
 
@@ -48,10 +49,9 @@ class Embedding:
     def crop(self, dim: int) -> Crop:
         """The sub-model of size `dim`: views of the first coordinates, nothing copied."""
         if dim not in self.dims:
-            near = sorted(self.dims, key=lambda d: (abs(d - dim), d))[:2]
+            near = sorted(self.dims, key=lambda d: (abs(d - dim), d))[0]
             raise MedappsError(
-                f"Dimension {dim} was not trained; trained are {', '.join(map(str, self.dims))}.",
-                fix=f"Take --dim {near[0]} or {near[-1]}, or train again with --dims.",
+                untrained(dim, self.dims), fix=f"Use --dim {near}, or train again with --dims."
             )
         entity, relation, _ = RULES[self.scorer].REALS
         origin = {
@@ -83,17 +83,11 @@ class Embedding:
 
     def refuse_broken(self, first: int = 0) -> None:
         """Refuse tables that are not finite; `first` is the id of the first row of entities."""
-        for what, table, names, begin in (
-            ("entity", self.entities, self.entity_ids, first),
-            ("relation", self.relations, self.relation_ids, 0),
-        ):
-            row = broken_row(table)
-            if row is not None:
-                raise MedappsError(
-                    f"The vector of {what} {names.names(np.array([begin + row]))[0]!r} holds a "
-                    "number that is not finite: the training diverged.",
-                    fix="Train again with a lower learning rate: --set train.lr=0.01.",
-                )
+        entities, relations = self.entity_ids, self.relation_ids
+        refuse_broken(
+            self.entities, lambda row: entities.names(np.array([first + row]))[0], "entity "
+        )
+        refuse_broken(self.relations, lambda row: relations.names(np.array([row]))[0], "relation ")
 
     def write(self, draft: Draft, entities: np.ndarray | Blocks | Hole) -> None:
         """Everything into a draft, with these entities or a place for them."""

@@ -1,10 +1,12 @@
-"""float32 rows to float16 or int8 and back, and how far off a coordinate can be afterwards."""
+"""Number types of vectors: float16 and int8 and back, and what is not finite."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from medapps.arrays import widened
+from medapps.arrays import PIECE, forget, widened
 from medapps.errors import MedappsError
 
 DTYPES = ("float32", "float16", "int8")
@@ -22,15 +24,13 @@ def quantize(rows: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | Non
         if rows.size and max(rows.max(), -rows.min()) > _HALF_MAX:
             raise MedappsError("Vectors exceed the range of float16.", fix="Use --dtype float32.")
         return rows.astype(np.float16), None
-    if dtype == "int8":
-        return _to_int8(rows)
-    raise MedappsError(f"--dtype takes {', '.join(DTYPES)}, not {dtype!r}.")
+    assert dtype == "int8", dtype
+    return _to_int8(rows)
 
 
 def _to_int8(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    columns = np.array(
-        rows.T, order="C"
-    )  # (width, k): a row is short, a column of many rows is not
+    # (width, k): a row is short, a column of many rows is not
+    columns = np.array(rows.T, order="C")
     scale = np.abs(columns).max(0, initial=0) / np.float32(127)
     scale[scale < _SMALLEST] = 0  # a row of (almost) zeros stays zero
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
@@ -46,15 +46,25 @@ def dequantize(rows: np.ndarray, scale: np.ndarray | None) -> np.ndarray:
     return wide if scale is None else wide * scale[:, None]
 
 
-def coordinate_error(rows: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 (k,): no coordinate of a float32 row moves further than this in `dtype`.
+def broken_row(table: np.ndarray) -> int | None:
+    """The first row with a number that is not finite; uint16 are bit patterns of bfloat16."""
+    step = max(1, PIECE // max(1, table[:1].nbytes))
+    for start in range(0, len(table), step):
+        piece = table[start : start + step]
+        values = widened(piece) if piece.dtype == np.uint16 else piece
+        # NaN passes through min and max, so that no table of booleans is needed
+        if values.size and not np.isfinite([values.min(), values.max()]).all():
+            return start + int(np.argmin(np.isfinite(values).all(1)))
+        forget(table)
+    return None
 
-    float16 keeps eleven significant bits: max|row| / 2^11, and 2^-24 near zero. int8 is off by half
-    a step: max|row| / 254, and one part in ten thousand for the float32 arithmetic itself.
-    """
-    largest = np.abs(rows).max(1, initial=0).astype(np.float32)
-    if dtype == "float32":
-        return np.zeros_like(largest)
-    if dtype == "float16":
-        return np.maximum(largest / np.float32(2**11), np.float32(2**-24))
-    return largest * np.float32(1.0001 / 254) + np.float32(128 * _SMALLEST)
+
+def refuse_broken(table: np.ndarray, name: Callable[[int], object], what: str = "") -> None:
+    """Refuse a table with a number that is not finite, by the name of its row."""
+    row = broken_row(table)
+    if row is not None:
+        raise MedappsError(
+            f"The vector of {what}{name(row)!r} holds a number that is not finite: "
+            "the training diverged.",
+            fix="Train again with a lower learning rate: --set train.lr=0.01.",
+        )

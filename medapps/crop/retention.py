@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from medapps.crop.budget import crop_bytes
 from medapps.crop.crop import Crop
+from medapps.crop.export import crop_bytes
 from medapps.crop.quantize import DTYPES, quantize
 from medapps.errors import MedappsError
 
@@ -29,29 +29,24 @@ def as_dtype(crop: Crop, dtype: str) -> Crop:
     return replace(crop, entities=vectors, scale=scale, manifest=None)
 
 
-def retention_curve(
-    crops: Iterable[Crop], quality: Quality, *, dtypes: Iterable[str] = DTYPES, metric: str = "mrr"
-) -> pl.DataFrame:
-    """A row per dim and dtype: dim, dtype, bytes, the metric, `kept` (share of the full model).
+def retention_curve(crops: Iterable[Crop], quality: Quality) -> pl.DataFrame:
+    """A row per dim and dtype: dim, dtype, bytes, mrr, `kept` (share of the full model's mrr).
 
     `crops` are the float32 crops of all trained dims; the largest of them is the full model.
     """
     rows = [
         (crop.dim, dtype, crop_bytes(crop, dtype), quality(as_dtype(crop, dtype)))
         for crop in crops
-        for dtype in dtypes
+        for dtype in DTYPES
     ]
-    schema = {"dim": pl.Int64, "dtype": pl.String, "bytes": pl.Int64, metric: pl.Float64}
+    schema = {"dim": pl.Int64, "dtype": pl.String, "bytes": pl.Int64, "mrr": pl.Float64}
     curve = pl.DataFrame(rows, schema, orient="row").sort("dim", maintain_order=True)
-    full = full_quality(curve, metric)
-    return curve.with_columns(kept=pl.col(metric) / full)
+    return curve.with_columns(kept=pl.col("mrr") / _full_quality(curve))
 
 
-def full_quality(curve: pl.DataFrame, metric: str = "mrr") -> float:
-    """The quality of the largest dim in the most precise number type measured."""
-    largest = curve.filter(pl.col("dim") == pl.col("dim").max())
-    order = [dtype for dtype in DTYPES if dtype in largest["dtype"].to_list()]
-    return float(largest.filter(pl.col("dtype") == order[0])[metric][0])
+def _full_quality(curve: pl.DataFrame) -> float:
+    """The quality of the largest dim as float32."""
+    return float(curve.filter(dtype="float32")["mrr"][-1])
 
 
 def check_share(share: float) -> None:
@@ -74,28 +69,26 @@ def smallest_keeping(curve: pl.DataFrame, share: float, dtype: str = "float32") 
     return int(enough["dim"].min())  # type: ignore[arg-type]
 
 
-def log_curve(run: Run, curve: pl.DataFrame, metric: str = "mrr") -> None:
+def log_curve(run: Run, curve: pl.DataFrame) -> None:
     """Metrics by dim, the table and the plot, in the run."""
-    for dim, dtype, size, value, kept in curve.iter_rows():
-        run.metrics(
-            {f"{metric}_{dtype}": value, f"kept_{dtype}": kept, f"bytes_{dtype}": size}, dim
-        )
+    for dim, dtype, size, mrr, kept in curve.iter_rows():
+        run.metrics({f"mrr_{dtype}": mrr, f"kept_{dtype}": kept, f"bytes_{dtype}": size}, dim)
     run.text(curve.write_csv(), "retention.csv")
-    run.figure(plot_curve(curve, metric), "retention.png")
+    run.figure(plot_curve(curve), "retention.png")
 
 
-def plot_curve(curve: pl.DataFrame, metric: str = "mrr") -> Figure:
+def plot_curve(curve: pl.DataFrame) -> Figure:
     """Quality over bytes, one line per number type, each point labelled with its dim."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for (dtype,), part in curve.group_by("dtype", maintain_order=True):
-        axes.plot(part["bytes"] / 1e6, part[metric], marker="o", label=dtype)
-        for dim, size, value in part.select("dim", "bytes", metric).iter_rows():
+        axes.plot(part["bytes"] / 1e6, part["mrr"], marker="o", label=dtype)
+        for dim, size, value in part.select("dim", "bytes", "mrr").iter_rows():
             axes.annotate(str(dim), (size / 1e6, value), xytext=(4, 4), textcoords="offset points")
-    axes.axhline(full_quality(curve, metric), color="grey", linestyle=":", label="full model")
-    axes.set(xscale="log", xlabel="crop, MB", ylabel=metric.upper())
-    axes.set_ylim(0, float(np.nanmax(curve[metric].to_numpy())) * 1.1 or 1)
+    axes.axhline(_full_quality(curve), color="grey", linestyle=":", label="full model")
+    axes.set(xscale="log", xlabel="crop, MB", ylabel="MRR")
+    axes.set_ylim(0, float(np.nanmax(curve["mrr"].to_numpy())) * 1.1 or 1)
     axes.legend()
     return figure

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
+from medapps.crop.quantize import refuse_broken
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.methods import CONTROLS
@@ -21,6 +22,11 @@ class Source(Protocol):
 
     @property
     def method(self) -> str: ...
+
+    @property
+    def id_type(self) -> type[pl.DataType]:
+        """The polars type of its names."""
+        ...
 
     def vectors(self, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
         """float32 (k, width) and known bool (k,); zeros for unknown names."""
@@ -38,6 +44,10 @@ class NamedVectors:
     @property
     def dim(self) -> int:
         return self.values.shape[1]
+
+    @property
+    def id_type(self) -> type[pl.DataType]:
+        return self.names.dtype
 
     def vectors(self, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
         ids = self.names.ids(names)
@@ -65,12 +75,7 @@ class UserVectors:
 def finite_vectors(source: Source, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
     """`source.vectors(names)`; refuses broken numbers."""
     values, known = source.vectors(names)
-    if not np.isfinite(values).all():
-        bad = int(np.argmin(np.isfinite(values).all(1)))
-        raise MedappsError(
-            f"The vector of user {names[bad]!r} holds a number that is not finite.",
-            fix="Train the embedding again with a smaller learning rate.",
-        )
+    refuse_broken(values, lambda row: names[row], "user ")
     return values, known
 
 

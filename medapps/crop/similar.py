@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from medapps.crop.crop import Crop, Names
+from medapps.crop.quantize import refuse_broken
 from medapps.errors import MedappsError
 
 _BLOCK_NUMBERS = 2**20
@@ -22,12 +23,12 @@ def similar(crop: Crop, names: Names, k: int = 20, *, users_only: bool = True) -
     Distance is that of the crop's scorer: L1, else Euclidean. Equal distances come in id order.
     """
     rows = candidates(crop, users_only=users_only)
-    queries = rows_of(crop, names)
+    queries = crop.rows_of(names)
     return as_table(crop, queries, *nearest(crop, queries, k, rows))
 
 
 @dataclass(frozen=True)
-class Found:
+class Neighbours:
     """Neighbours, and how far they can be trusted."""
 
     table: pl.DataFrame
@@ -38,21 +39,21 @@ class Found:
 
 def search(
     crop: Crop, names: Names, k: int, *, users_only: bool = True, indexes: Path | None = None
-) -> Found:
+) -> Neighbours:
     """Exact search, or by an index that is kept in the folder `indexes` for the next time."""
     if indexes is None:
-        return Found(similar(crop, names, k, users_only=users_only))
+        return Neighbours(similar(crop, names, k, users_only=users_only))
     from medapps.crop.approximate import build_index, nearest_in, open_index, recall
 
     rows = candidates(crop, users_only=users_only)
-    queries = rows_of(crop, names)
+    queries = crop.rows_of(names)
     content = crop.manifest.digest if crop.manifest else crop.about.get("embedding")
     if content:
         index = open_index(indexes / f"{content[:16]}-{crop.dim}-{users_only}", crop, rows)
     else:  # of an unsaved one nothing says that an index is its own
         index = build_index(crop, rows)
     table = as_table(crop, queries, *nearest_in(index, crop, queries, k))
-    return Found(table, recall(index, crop, rows, k), exact=False)
+    return Neighbours(table, recall(index, crop, rows, k), exact=False)
 
 
 def candidates(crop: Crop, *, users_only: bool) -> np.ndarray | None:
@@ -64,21 +65,6 @@ def candidates(crop: Crop, *, users_only: bool) -> np.ndarray | None:
     return np.asarray(crop.users)
 
 
-def rows_of(crop: Crop, names: Names) -> np.ndarray:
-    """int32 rows of names that must be known."""
-    series = names if isinstance(names, pl.Series) else pl.Series("name", names)
-    if crop.entity_ids.dtype != pl.String and series.dtype == pl.String:
-        series = series.cast(pl.Int64, strict=False).fill_null(-(2**63))
-    found = crop.entity_ids.ids(series)
-    if (found < 0).any():
-        unknown = pl.Series(names)[int(np.argmax(found < 0))]
-        some = ", ".join(repr(name) for name in crop.entity_ids.names(np.asarray(crop.users[:3])))
-        raise MedappsError(
-            f"{unknown!r} is not in this crop." + (f" It knows e.g. {some}." if some else "")
-        )
-    return found
-
-
 def nearest(
     crop: Crop, queries: np.ndarray, k: int, rows: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -86,12 +72,7 @@ def nearest(
     if k < 1:
         raise MedappsError(f"-k takes a number of at least 1, not {k}.")
     wanted = crop.rows(queries)  # (q, width)
-    if not np.isfinite(wanted).all():
-        lost = queries[[int(np.argmin(np.isfinite(wanted).all(1)))]]
-        raise MedappsError(
-            f"The vector of {crop.entity_ids.names(lost)[0]!r} holds a number that is not finite.",
-            fix="Train again with a lower learning rate: --set train.lr=0.01.",
-        )
+    refuse_broken(wanted, lambda row: crop.entity_ids.names(queries[[row]])[0])
     best = np.full((len(queries), k), np.inf, np.float32)
     best_rows = np.full((len(queries), k), -1, np.int64)
     per_block = max(k, _BLOCK_NUMBERS // max(1, wanted.size))

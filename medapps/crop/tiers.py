@@ -34,7 +34,7 @@ class CropConfig(Config):
     dtype: Dtype | None = None
     """Number type of the vectors; null takes the tier's, else float32."""
     format: Literal["safetensors", "parquet", "npz"] = "safetensors"
-    """Form of the files."""
+    """File format."""
     users_only: bool = False
     """Keep the users and leave out all other entities."""
     relations: bool = True

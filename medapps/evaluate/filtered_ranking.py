@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from medapps.arrays import forget
-from medapps.crop.score import ScoreSpec
 from medapps.graph.graph import KnownTriples
+from medapps.model.rule import ScoreSpec
 from medapps.model.scorer import Bounds, Scorer, make_scorer
 from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.random_streams import CANDIDATES, stream

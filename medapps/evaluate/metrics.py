@@ -23,6 +23,32 @@ def f1_macro(support: np.ndarray, guessed: np.ndarray, hits: np.ndarray) -> np.n
     return f1.sum(-1) / np.maximum((both > 0).sum(-1), 1)
 
 
+def f1_second(support: np.ndarray, guessed: np.ndarray, hits: np.ndarray) -> np.ndarray:
+    """F1 (...) of the second of two classes, from counts per class (..., 2)."""
+    return _ratio(2.0 * hits[..., 1], (support + guessed)[..., 1])
+
+
+def matthews(support: np.ndarray, guessed: np.ndarray, hits: np.ndarray) -> np.ndarray:
+    """Matthews' correlation (...) of two classes from counts per class, 0 where it has none."""
+    (t0, t1), (g0, g1) = np.moveaxis(support, -1, 0), np.moveaxis(guessed, -1, 0)
+    return _ratio((t0 + t1) * hits[..., 1] - t1 * g1, np.sqrt(t0 * t1 * g0 * g1))
+
+
+def pearson(sums: np.ndarray, units: int) -> np.ndarray:
+    """Pearson's correlation (...) from sums (..., 5) of y, x, yy, xx, xy, 0 where it has none."""
+    y, x, yy, xx, xy = np.moveaxis(np.asarray(sums, np.float64), -1, 0)
+    spread = np.maximum(units * yy - y * y, 0) * np.maximum(units * xx - x * x, 0)
+    return _ratio(units * xy - x * y, np.sqrt(spread))
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.divide(above, below, out=np.zeros(np.shape(below)), where=below > 0)
+
+
+FROM_CLASSES = {"f1_macro": f1_macro, "f1": f1_second, "mcc": matthews}
+"""Metrics that follow from counts of truths, guesses and hits per class."""
+
+
 def class_scores(matrix: np.ndarray) -> dict[str, np.ndarray]:
     """Precision, recall, F1 and support per class; a class without cases or guesses has 0."""
     hits = np.diag(matrix).astype(float)

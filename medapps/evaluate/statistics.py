@@ -1,9 +1,10 @@
 """How sure a value is and whether two methods differ: one bootstrap, one paired test.
 
 A metric here is a function of sums over units (users or queries), so that resampling units is one
-matrix product: a mean is a sum over n, and macro F1 follows from three sums per class. Methods
-measured on the same units share the draws of units, so that their difference is taken draw by draw
-(paired). Trainings are drawn again per method: their randomness is its own.
+matrix product: a mean is a sum over n, F1 and Matthews' correlation follow from three sums per
+class, Pearson's from five. Methods measured on the same units share the draws of units, so that
+their difference is taken draw by draw (paired). Trainings are drawn again per method: their
+randomness is its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from medapps.evaluate.metrics import f1_macro
+from medapps.evaluate.metrics import FROM_CLASSES, pearson
 
 Matrix: TypeAlias = Any
 """A dense or sparse matrix; scipy has no types for the latter."""
@@ -55,20 +56,34 @@ class Measured:
         )
 
     @classmethod
-    def macro_f1(
+    def from_classes(
+        cls,
+        runs: Sequence[tuple[np.ndarray, np.ndarray]],
+        metric: str = "f1_macro",
+        name: str = "",
+        clusters: Sequence[int] | None = None,
+    ) -> Measured:
+        """A metric of the (truth, guess) of each run: class ids of the units, (units,) each."""
+        classes = max(2, 1 + max(int(np.max(part)) for run in runs for part in run))
+        finish = FROM_CLASSES[metric]
+        return cls(
+            name,
+            tuple(_class_counts(truth, guess, classes) for truth, guess in runs),
+            lambda sums, units: finish(*np.split(np.asarray(sums, np.float64), 3, axis=-1)),
+            tuple(clusters or [0] * len(runs)),
+        )
+
+    @classmethod
+    def correlation(
         cls,
         runs: Sequence[tuple[np.ndarray, np.ndarray]],
         name: str = "",
         clusters: Sequence[int] | None = None,
     ) -> Measured:
-        """Macro F1 of the (truth, guess) of each run: class ids of the units, (units,) each."""
-        classes = 1 + max(int(np.max(part)) for run in runs for part in run)
-        return cls(
-            name,
-            tuple(_class_counts(truth, guess, classes) for truth, guess in runs),
-            lambda sums, units: f1_macro(*np.split(np.asarray(sums, np.float64), 3, axis=-1)),
-            tuple(clusters or [0] * len(runs)),
-        )
+        """Pearson's correlation of the (target, score) of each run, (units,) each."""
+        values = [(np.asarray(y, np.float64), np.asarray(x, np.float64)) for y, x in runs]
+        features = tuple(np.stack([y, x, y * y, x * x, x * y], 1) for y, x in values)
+        return cls(name, features, pearson, tuple(clusters or [0] * len(runs)))
 
     @property
     def units(self) -> int:
@@ -182,7 +197,7 @@ def bootstrap_f1_macro(
     truth: np.ndarray, guesses: np.ndarray, draws: int = 400
 ) -> tuple[float, float]:
     """The same for the mean macro F1 of several guesses (seeds, units)."""
-    measured = Measured.macro_f1([(truth, guess) for guess in guesses])
+    measured = Measured.from_classes([(truth, guess) for guess in guesses])
     return interval(draw_values([measured], draws=draws, redraw_runs=False)[0])
 
 

@@ -79,7 +79,7 @@ def export_onnx(
                 verbose=False,
             )
         vectors = {"users": model.users.detach().numpy(), "items": model.items.detach().numpy()}
-        arrays = {f"{name}": value.astype(np.float32) for name, value in vectors.items()}
+        arrays = {name: value.astype(np.float32) for name, value in vectors.items()}
         if recommender.service is not None:
             stored, scale = quantize(recommender.service[:, :-1], dtype)
             arrays["service"] = stored

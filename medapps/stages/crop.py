@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medapps.crop.choose import Choice
 from medapps.crop.crop import Crop
 from medapps.crop.cut import Croppable, OneSize, cut
-from medapps.crop.export import export_files
+from medapps.crop.export import Export, export_files
 from medapps.crop.retention import log_curve
+from medapps.crop.select import Choice
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.serve.crop_register import DIGEST, log_crop
+from medapps.serve.register import DIGEST, log_crop
 from medapps.stages.find import graph_of
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest, refuse_folder
@@ -62,13 +62,15 @@ def crop_stage(
         made = export_files(
             crop,
             folder,
+            Export(
+                choice.dtype,
+                config.format,
+                config.users_only,
+                names,
+                config.relations,
+                about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
+            ),
             replace(provenance, force=runner.force, ours=out is None),
-            dtype=choice.dtype,
-            form=config.format,
-            users_only=config.users_only,
-            names=names,
-            relations=config.relations,
-            about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
         )
         seconds = time.perf_counter() - began
         run.metrics(

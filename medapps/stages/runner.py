@@ -28,6 +28,9 @@ REVISION = {
     "label": 2,
     "recommend": 2,
     "compare": 2,
+    "text": 1,
+    "text-evaluate": 1,
+    "text-export": 1,
 }
 """Raised when a verb computes something else than before, so that old results are not reused."""
 

@@ -167,7 +167,7 @@ def _measure(
             kept = runner.workspace.folder(task.model_kind, stage.key)
             model.save(kept, stage.provenance())
             if task.model_kind == "recommender":
-                from medapps.serve.recommender_register import log_recommender
+                from medapps.serve.register import log_recommender
 
                 log_recommender(run, kept)
         report.save(folder, stage.provenance())

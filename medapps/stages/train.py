@@ -34,7 +34,7 @@ def train_stage(
     first = group is None or group.rank == 0
 
     def ready() -> str:
-        return "" if runner.kept(stage) else str(_checkpoints(runner, stage, session.resume))
+        return "" if runner.kept(stage) else str(ready_checkpoints(runner, stage, session.resume))
 
     checkpoints = ready() if group is None else group.first(ready)
 
@@ -84,7 +84,7 @@ def _agreed(group: Group, graph: Graph, config: MedConfig, session: Session) -> 
     return session
 
 
-def _checkpoints(runner: Runner, stage: Stage, resume: bool) -> Path:
+def ready_checkpoints(runner: Runner, stage: Stage, resume: bool) -> Path:
     """Where the state of a training is kept; refuses to lose an unfinished one unasked."""
     folder = runner.checkpoints(stage)
     if folder.exists() and not resume:

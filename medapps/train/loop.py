@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.crop.finite import broken_row
+from medapps.crop.quantize import broken_row
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
 from medapps.train.batches.negatives import Sampler

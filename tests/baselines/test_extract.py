@@ -10,8 +10,9 @@ import pytest
 from medapps.baselines import extract
 from medapps.baselines.config import ExtractConfig
 from medapps.baselines.registry import make_baseline
-from medapps.crop.score import SCORES, ScoreSpec
 from medapps.errors import MedappsError
+from medapps.model.rule import ScoreSpec
+from medapps.model.rules import RULES
 from medapps.train.random_streams import NEGATIVES, stream
 from tests.baselines.conftest import OFF, make_graph
 
@@ -22,7 +23,7 @@ def softplus(x):
 
 def naive_loss(crop, triples, others, w2):
     """The training loss on both sides of every triple, one query at a time, in float64."""
-    score = SCORES[crop.spec.scorer]
+    score = RULES[crop.spec.scorer].score
     entities, relations = crop.entities.astype(float), crop.relations.astype(float)
     total = 0.0
     for head, relation, tail in triples:

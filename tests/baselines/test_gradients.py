@@ -20,8 +20,8 @@ from medapps.baselines.distill import (
     masked_of,
 )
 from medapps.baselines.dualde import Labels, dual_loss
-from medapps.crop.score import EPSILON, ScoreSpec
 from medapps.graph.graph import KnownTriples
+from medapps.model.rule import EPSILON, ScoreSpec
 from medapps.model.scorer import make_scorer
 from medapps.train.batches.negatives import Batch, sampler_of
 from medapps.train.config import MedConfig

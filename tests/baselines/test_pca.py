@@ -10,13 +10,14 @@ from sklearn.decomposition import PCA
 
 from medapps.baselines import pca
 from medapps.baselines.registry import make_baseline
-from medapps.crop.score import SCORES, ScoreSpec
+from medapps.model.rule import ScoreSpec
+from medapps.model.rules import RULES
 from tests.baselines.conftest import OFF
 
 
 def scores(entities, relations, triples, spec):
     h, r, t = triples.T
-    return SCORES["transe"](entities[h], relations[r], entities[t], spec)
+    return RULES["transe"].score(entities[h], relations[r], entities[t], spec)
 
 
 def test_all_axes_keep_every_score(graph, teacher):

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from medapps.crop.crop import Crop
-from medapps.crop.score import ScoreSpec
 from medapps.graph.ids import IdMap
+from medapps.model.rule import ScoreSpec
 
 
 def make_crop(

@@ -13,7 +13,7 @@ import pytest
 
 import medapps
 from medapps.crop.crop import Crop
-from medapps.crop.export import export_crop
+from medapps.crop.export import Export, export_crop
 
 PROGRAM = """
 import sys
@@ -48,7 +48,7 @@ HEAVY = (
 @pytest.fixture
 def crops(crop: Crop, tmp_path: Path) -> Path:
     for form in ("safetensors", "npz", "parquet"):
-        export_crop(crop, tmp_path / form, form=form)
+        export_crop(crop, tmp_path / form, Export(form=form))
     np.save(tmp_path / "expected.npy", crop.vectors(["u00001é", "nobody", "u00003é"])[0])
     return tmp_path
 
@@ -79,9 +79,9 @@ def test_a_virtual_environment_with_numpy_and_polars_is_enough(crops: Path, tmp_
 
 
 def test_the_crop_room_never_imports_heavy_packages() -> None:
-    """Even where they are installed: all modules but those of MLflow and of configuration."""
+    """Even where they are installed: all modules but those of configuration."""
     room = Path(medapps.__file__).parent / "crop"
-    excepted = {"pyfunc_model", "register", "tiers", "choose", "__init__"}
+    excepted = {"tiers", "select", "__init__"}
     names = sorted(path.stem for path in room.glob("*.py") if path.stem not in excepted)
     code = f"import sys\nfor n in {names!r}: __import__('medapps.crop.' + n)\n"
     code += f"print([m for m in {HEAVY!r} if m in sys.modules])"

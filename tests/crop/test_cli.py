@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from medapps.cli.main import app
 from medapps.crop.crop import load_crop
 from medapps.crop.embedding import Embedding
-from medapps.crop.score import ScoreSpec
 from medapps.graph.graph import Graph
+from medapps.model.rule import ScoreSpec
 from medapps.report import Report
 from medapps.store import Provenance
 from tests.contracts import assert_maker, assert_sound
@@ -30,6 +30,11 @@ DIMS = (5, 10, 40)
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     """A graph with validation triples and an embedding of it, as a training leaves them."""
+    return make_workspace(tmp_path)
+
+
+def make_workspace(tmp_path: Path, *, held_out: float = 0) -> Path:
+    """With `held_out`, the training takes this share of the triples to validate with."""
     full = make_crop(n=200, dim=40)
     assert full.relations is not None and full.relation_ids is not None
     rng = np.random.default_rng(3)
@@ -40,12 +45,13 @@ def workspace(tmp_path: Path) -> Path:
     graph = Graph(
         entities=full.entity_ids,
         relations=full.relation_ids,
-        train=triples[:1],
-        valid=triples,
+        train=triples if held_out else triples[:1],
+        valid=triples[:0] if held_out else triples,
         test=triples[:0],
         users=full.users,
         name="toy",
     ).save(tmp_path / "w" / "graphs" / "g")
+    settings = {"seed": 0} | ({"patience": 5, "fraction": held_out} if held_out else {})
     Embedding(
         entities=full.entities,
         relations=full.relations,
@@ -57,7 +63,7 @@ def workspace(tmp_path: Path) -> Path:
         graph_digest=graph.digest,
         metrics={"train_seconds": 1.5},
         about={"data": "toy"},
-    ).save(tmp_path / "w" / "embeddings" / "e", Provenance({"seed": 0}, {"run": "a training"}))
+    ).save(tmp_path / "w" / "embeddings" / "e", Provenance(settings, {"run": "a training"}))
     return tmp_path / "w"
 
 
@@ -116,8 +122,13 @@ def test_crop_takes_wishes(workspace: Path, words: list[str], facts: dict[str, o
 def test_crop_fits_a_budget(workspace: Path) -> None:
     _, large, _ = medapps(workspace, "crop", "--budget", "1MB")
     assert (large["dim"], large["dtype"]) == (40, "float32")
-    _, less, _ = medapps(workspace, "crop", "--budget", "45kB")
-    assert (less["dim"], less["dtype"]) == (40, "float16") and less["bytes"] <= 45_000
+    for budget, dtype in ((30, "float16"), (20, "int8")):  # rather than a smaller dim
+        _, less, _ = medapps(workspace, "crop", "--budget", f"{budget}kB")
+        assert (less["dim"], less["dtype"]) == (40, dtype)
+        files = Path(less["artifact"]).iterdir()
+        assert sum(path.stat().st_size for path in files) <= budget * 1000
+    _, least, _ = medapps(workspace, "crop", "--budget", "14kB")
+    assert least["dim"] == 10
     _, small, _ = medapps(workspace, "crop", "--budget", "1MB", "--dtype", "int8")
     assert (small["dim"], small["dtype"]) == (40, "int8")
 
@@ -130,6 +141,12 @@ def test_crop_keeps_a_share_of_quality(workspace: Path) -> None:
     assert curve[40, "float32"]["kept"] == 1 > curve[5, "float32"]["kept"]
     lower = (curve[10, "float32"]["kept"] + curve[5, "float32"]["kept"]) / 2
     assert medapps(workspace, "crop", "--keep", str(lower))[1]["dim"] == 10
+
+
+def test_quality_is_measured_on_what_the_training_held_out(tmp_path: Path) -> None:
+    code, said, _ = medapps(make_workspace(tmp_path, held_out=0.2), "crop", "--keep", "0.99")
+    assert code == 0 and said["dim"] == 40, said
+    assert said["retention"][-1]["mrr"] > 0.9  # 40 numbers rank every triple first
 
 
 def test_a_finished_crop_is_kept_and_an_output_needs_force(workspace: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from medapps.arrays import open_arrays, write_arrays
 from medapps.crop.crop import Crop, load_crop
-from medapps.crop.export import export_crop
+from medapps.crop.export import Export, export_crop
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
@@ -34,8 +34,8 @@ def test_every_form_holds_the_same_crop(
     tmp_path: Path, form: str, dtype: str, integers: bool
 ) -> None:
     source = make_crop(integers=integers)
-    reference = export_crop(source, tmp_path / "reference", dtype=dtype)
-    written = export_crop(source, tmp_path / "a", dtype=dtype, form=form, block_bytes=700)
+    reference = export_crop(source, tmp_path / "reference", Export(dtype=dtype))
+    written = export_crop(source, tmp_path / "a", Export(dtype=dtype, form=form, block_bytes=700))
     assert_sound(written)
     assert_same(written, reference)  # block size and form do not matter
     assert written.dtype == dtype
@@ -81,19 +81,19 @@ def test_a_narrow_view_of_a_wide_table_exports_as_its_copy(tmp_path: Path) -> No
 
 def test_loading_maps_and_does_not_read(crop: Crop, tmp_path: Path) -> None:
     for form in ("safetensors", "npz"):
-        loaded = export_crop(crop, tmp_path / form, form=form)
+        loaded = export_crop(crop, tmp_path / form, Export(form=form))
         assert isinstance(loaded.entities, np.memmap)
         assert not loaded.entities.flags.writeable
 
 
 def test_other_tools_read_the_files(crop: Crop, tmp_path: Path) -> None:
-    export_crop(crop, tmp_path / "p", form="parquet")
+    export_crop(crop, tmp_path / "p", Export(form="parquet"))
     table = pl.read_parquet(tmp_path / "p" / "entities.parquet")
     assert table.schema["vector"] == pl.Array(pl.Float32, 10)
     assert table["id"].to_list() == crop.entity_ids.names().to_list()
     assert np.array_equal(table["vector"].to_numpy(), crop.entities)
     assert table["user"].sum() == 100
-    export_crop(crop, tmp_path / "n", form="npz", dtype="int8")
+    export_crop(crop, tmp_path / "n", Export(form="npz", dtype="int8"))
     with np.load(tmp_path / "n" / "crop.npz") as archive:
         assert archive["entities"].dtype == np.int8 and len(archive["scale"]) == 200
     from safetensors.numpy import load_file
@@ -106,7 +106,7 @@ def test_other_tools_read_the_files(crop: Crop, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pyarrow_and_duckdb_read_the_parquet_table(crop: Crop, tmp_path: Path, dtype: str) -> None:
-    export_crop(crop, tmp_path / "p", form="parquet", dtype=dtype)
+    export_crop(crop, tmp_path / "p", Export(form="parquet", dtype=dtype))
     path = tmp_path / "p" / "entities.parquet"
     arrow = pytest.importorskip("pyarrow.parquet").read_table(path)
     assert arrow.schema.field("vector").type.list_size == 10
@@ -118,7 +118,7 @@ def test_pyarrow_and_duckdb_read_the_parquet_table(crop: Crop, tmp_path: Path, d
 
 
 def test_users_only_and_lists_keep_the_right_rows(crop: Crop, tmp_path: Path) -> None:
-    users = export_crop(crop, tmp_path / "u", users_only=True)
+    users = export_crop(crop, tmp_path / "u", Export(users_only=True))
     assert_sound(users)
     expected = crop.entity_ids.names(crop.users)
     assert users.entity_ids.names().to_list() == expected.to_list()
@@ -126,7 +126,7 @@ def test_users_only_and_lists_keep_the_right_rows(crop: Crop, tmp_path: Path) ->
     assert np.array_equal(users.users, np.arange(100))
     assert not (tmp_path / "u" / "users.safetensors").exists()  # all rows: nothing to store
     wanted = ["u00007é", "i00002é", "u00001é"]
-    few = export_crop(crop, tmp_path / "f", names=pl.Series(wanted), relations=False)
+    few = export_crop(crop, tmp_path / "f", Export(names=pl.Series(wanted), relations=False))
     assert_sound(few)
     assert few.entity_ids.names().to_list() == sorted(wanted)
     assert np.array_equal(few.vectors(wanted)[0], crop.vectors(wanted)[0])
@@ -137,19 +137,19 @@ def test_users_only_and_lists_keep_the_right_rows(crop: Crop, tmp_path: Path) ->
 
 def test_numbers_from_a_text_file_find_integer_ids(tmp_path: Path) -> None:
     source = make_crop(integers=True)
-    few = export_crop(source, tmp_path / "f", names=pl.Series(["14", " 7"]))
+    few = export_crop(source, tmp_path / "f", Export(names=pl.Series(["14", " 7"])))
     assert few.entity_ids.names().to_list() == [7, 14]
 
 
 def test_exporting_again_to_the_same_type_changes_nothing(crop: Crop, tmp_path: Path) -> None:
     for dtype in DTYPES:
-        first = export_crop(crop, tmp_path / dtype, dtype=dtype)
-        assert_same(first, export_crop(first, tmp_path / f"{dtype}2", dtype=dtype))
+        first = export_crop(crop, tmp_path / dtype, Export(dtype=dtype))
+        assert_same(first, export_crop(first, tmp_path / f"{dtype}2", Export(dtype=dtype)))
 
 
 def test_the_manifest_says_how_to_score_and_where_it_came_from(crop: Crop, tmp_path: Path) -> None:
     saved = crop.save(tmp_path / "parent")
-    child = export_crop(saved, tmp_path / "a", dtype="int8", about={"tier": "phone"})
+    child = export_crop(saved, tmp_path / "a", Export(dtype="int8", about={"tier": "phone"}))
     manifest = child.manifest
     assert manifest is not None and saved.manifest is not None
     assert manifest.about["spec"] == {
@@ -180,7 +180,7 @@ def test_exporting_a_mapped_source_leaves_no_pages_behind(tmp_path, monkeypatch)
         users=np.empty(0, np.int32),
         scale=None,
     )
-    kept = export_crop(crop, tmp_path / "crop", dtype="float32")
+    kept = export_crop(crop, tmp_path / "crop", Export(dtype="float32"))
     assert np.array_equal(kept.entities, values[:, :10])
     path = str(tmp_path / "wide.safetensors")
     maps = Path("/proc/self/smaps").read_text().split("VmFlags")

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medapps.crop.crop import Crop
-from medapps.crop.export import export_crop, export_files
-from medapps.crop.score import ScoreSpec
+from medapps.crop.export import Export, export_crop, export_files
 from medapps.graph.ids import IdMap
+from medapps.model.rule import ScoreSpec
 
 ODD = st.text(st.sampled_from("ab\0é\U0001f600 "), max_size=6)
 
@@ -71,7 +71,7 @@ def test_an_export_holds_blocks_and_names_only(tmp_path: Path, form: str) -> Non
     crop = _wide(tmp_path, 100_000, 200)  # 80 MB, 2.1 MB of names
     tracemalloc.start()
     try:
-        export_files(crop, tmp_path / "a", dtype="int8", form=form, users_only=True)
+        export_files(crop, tmp_path / "a", Export(dtype="int8", form=form, users_only=True))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from medapps.crop.crop import Crop
-from medapps.crop.export import export_crop
-from medapps.serve.crop_register import log_crop
+from medapps.crop.export import Export, export_crop
+from medapps.serve.register import log_crop
 from medapps.tracking import track, tracking_uri
 from tests.crop.conftest import make_crop
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # those of mlflow and what i
 def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Crop, Path, dict[str, str | None]]:
     """A crop logged twice, as phone and as server, in a store of its own."""
     root = tmp_path_factory.mktemp("store")
-    crop = export_crop(make_crop(), root / "crop", dtype="int8")
+    crop = export_crop(make_crop(), root / "crop", Export(dtype="int8"))
     wide = export_crop(make_crop(dim=40), root / "wide")
     addresses = {}
     with track(root, experiment="crops", name="crop") as run:
@@ -70,6 +70,23 @@ def test_logged_models_can_be_searched(logged: tuple[Crop, Path, dict[str, str |
     assert {model.name for model in found} == {"crop-10-int8", "crop-40-float32"}
     assert {model.tags["dim"] for model in found} == {"10", "40"}
     assert addresses["phone"] != addresses["server"]
+
+
+def test_a_logged_crop_of_integers_takes_integers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    import pandas as pd
+
+    crop = export_crop(make_crop(integers=True), tmp_path / "crop")
+    with track(tmp_path, experiment="crops", name="crop") as run:
+        address = log_crop(run, tmp_path / "crop", model="medapps-crop")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(tmp_path))
+    model = mlflow.pyfunc.load_model(address)
+    assert model.metadata.signature.inputs.input_types() == [mlflow.types.DataType.long]
+    answer = model.predict(pd.DataFrame({"user": [21, 22]}))
+    assert answer["user"].tolist() == [21, 22] and answer["known"].tolist() == [True, False]
+    assert np.array_equal(np.array(answer["vector"][0], np.float32), crop.vectors([21])[0][0])
 
 
 @pytest.mark.slow

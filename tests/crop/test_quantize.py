@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from medapps.crop.export import export_crop
-from medapps.crop.quantize import DTYPES, coordinate_error, dequantize, quantize
+from medapps.crop.export import Export, export_crop
+from medapps.crop.quantize import DTYPES, dequantize, quantize
 from medapps.errors import MedappsError
 from tests.crop.conftest import make_crop
-from tests.score_bounds import score_error
+from tests.score_bounds import coordinate_error, score_error
 
 ROWS = hnp.arrays(
     np.float32,
@@ -56,7 +56,7 @@ def test_float16_refuses_what_it_cannot_hold() -> None:
 @pytest.mark.parametrize("dim", [10, 100])
 def test_scores_stay_within_the_stated_bound(tmp_path: Path, dtype: str, dim: int) -> None:
     crop = make_crop(n=500, dim=dim)
-    small = export_crop(crop, tmp_path / "a", dtype=dtype)
+    small = export_crop(crop, tmp_path / "a", Export(dtype=dtype))
     rng = np.random.default_rng(2)
     h, t = rng.integers(0, 500, (2, 20_000))
     r = rng.integers(0, 4, 20_000)

@@ -11,7 +11,7 @@ import pytest
 
 import medapps.crop.similar as module
 from medapps.crop.crop import Crop
-from medapps.crop.export import export_crop
+from medapps.crop.export import Export, export_crop
 from medapps.crop.similar import candidates, nearest, search, similar
 from medapps.errors import MedappsError
 from tests.crop.conftest import make_crop
@@ -32,7 +32,7 @@ def _naive(crop: Crop, query: int, rows: np.ndarray, k: int) -> tuple[list[int],
 def test_exact_search_equals_sorting_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, norm: str, users_only: bool, dtype: str
 ) -> None:
-    crop = export_crop(make_crop(n=400, norm=norm), tmp_path / "a", dtype=dtype)
+    crop = export_crop(make_crop(n=400, norm=norm), tmp_path / "a", Export(dtype=dtype))
     monkeypatch.setattr(module, "_BLOCK_NUMBERS", 1500)  # several blocks
     rows = candidates(crop, users_only=users_only)
     everything = np.arange(400) if rows is None else rows

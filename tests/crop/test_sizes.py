@@ -10,17 +10,16 @@ import polars as pl
 import pytest
 
 from medapps.config import resolve, validate
-from medapps.crop.budget import crop_bytes, fit_budget
 from medapps.crop.crop import Crop
-from medapps.crop.cut import between, cut
-from medapps.crop.dims import check_dim
-from medapps.crop.export import chosen_rows, export_crop
+from medapps.crop.cut import between, check_dim, cut
+from medapps.crop.export import Export, chosen_rows, crop_bytes, export_crop, without_relations
 from medapps.crop.quantize import DTYPES
 from medapps.crop.retention import log_curve, plot_curve, retention_curve, smallest_keeping
-from medapps.crop.score import ScoreSpec
+from medapps.crop.select import fit_budget
 from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
+from medapps.model.rule import ScoreSpec
 from medapps.sizes import parse_bytes
 from medapps.store import REPLACE
 from tests.crop.conftest import make_crop
@@ -122,16 +121,14 @@ def test_the_bytes_foretold_are_those_written(
     tmp_path: Path, users_only: bool, relations: bool, integers: bool
 ) -> None:
     crop = make_crop(n=4000, integers=integers)
-    rows = chosen_rows(crop, users_only=users_only)
+    rows = chosen_rows(crop, Export(users_only=users_only))
     for dtype in DTYPES:
         for form in ("safetensors", "npz"):
             folder = tmp_path / f"{dtype}{form}"
-            export_crop(
-                crop, folder, dtype=dtype, form=form, users_only=users_only, relations=relations
-            )
+            export_crop(crop, folder, Export(dtype, form, users_only, relations=relations))
             written = sum(path.stat().st_size for path in folder.iterdir())
-            told = crop_bytes(crop, dtype, rows, relations=relations)
-            assert told - 16 * 2**10 <= written <= told
+            told = crop_bytes(crop if relations else without_relations(crop), dtype, rows)
+            assert told - 4 * 2**10 <= written <= told
 
 
 def test_many_long_names_do_not_break_a_budget(tmp_path: Path) -> None:
@@ -140,9 +137,9 @@ def test_many_long_names_do_not_break_a_budget(tmp_path: Path) -> None:
     some = np.arange(0, 50_000, 3, dtype=np.int32)
     for rows in (None, some):
         listed = None if rows is None else names.names(rows)
-        export_crop(crop, tmp_path / "a", names=listed, provenance=REPLACE)
+        export_crop(crop, tmp_path / "a", Export(names=listed), REPLACE)
         written = sum(path.stat().st_size for path in (tmp_path / "a").iterdir())
-        assert written <= crop_bytes(crop, "float32", rows) <= written + 16 * 2**10
+        assert written <= crop_bytes(crop, "float32", rows) <= written + 4 * 2**10
 
 
 def test_the_largest_crop_that_fits_is_chosen(nested: Nested) -> None:
@@ -152,12 +149,11 @@ def test_the_largest_crop_that_fits_is_chosen(nested: Nested) -> None:
         fit = fit_budget(budget, crops)
         fitting = {key for key, size in sizes.items() if size <= budget}
         dim = max(dim for dim, _ in fitting)
-        assert fit.dim == dim and fit.bytes == sizes[fit.dim, fit.dtype] <= budget
         best = next(dtype for dtype in DTYPES if (dim, dtype) in fitting)
-        assert fit.dtype == best
+        assert fit == (dim, best)
     with pytest.raises(MedappsError, match=r"Nothing fits into 1\.0 kB: .*dim 5 as int8.*--users"):
         fit_budget(1000, crops)
-    assert fit_budget(10**9, crops, dtypes=["int8"]).dtype == "int8"
+    assert fit_budget(10**9, crops, dtypes=["int8"]) == (40, "int8")
 
 
 def _quality(crop: Crop) -> float:

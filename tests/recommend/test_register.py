@@ -11,7 +11,7 @@ from medapps.crop.service import NamedVectors
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.ncf_paper.run import train_recommender
-from medapps.serve.recommender_register import log_recommender
+from medapps.serve.register import log_recommender
 from medapps.tracking import NO_RUN, track, tracking_uri
 
 pytestmark = pytest.mark.filterwarnings("default")  # those of mlflow and what it imports

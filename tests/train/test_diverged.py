@@ -11,11 +11,11 @@ import torch
 from typer.testing import CliRunner
 
 from medapps.cli.main import app
-from medapps.crop.finite import broken_row
-from medapps.crop.score import SCORES, ScoreSpec
+from medapps.crop.quantize import broken_row
 from medapps.errors import MedappsError
 from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.evaluate.link_prediction import rank_metrics
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
 from medapps.train.loop import Diverged
@@ -50,7 +50,7 @@ def worst_for_nan(e, r, specs, triples, known, scorer) -> np.ndarray:
             for side, true in enumerate((h, t)):
                 heads, tails = (everything, [t]) if side == 0 else ([h], everything)
                 with np.errstate(all="ignore"):
-                    scores = SCORES[scorer](e[heads, :a], r[[rel], :b], e[tails, :a], spec)
+                    scores = RULES[scorer].score(e[heads, :a], r[[rel], :b], e[tails, :a], spec)
                 scores = np.where(np.isfinite(scores), scores, -np.inf)
                 others = [
                     x != true and ((x, rel, t) if side == 0 else (h, rel, x)) not in known
@@ -91,7 +91,7 @@ def test_a_table_without_numbers_has_the_worst_metrics(graph, scorer, broken):
 
 
 def test_the_first_broken_row_is_found_in_any_kind_of_table(tmp_path, monkeypatch):
-    monkeypatch.setattr("medapps.crop.finite.PIECE", 64)
+    monkeypatch.setattr("medapps.crop.quantize.PIECE", 64)
     plain = np.ones((50, 4), np.float32)
     mapped = working_file(tmp_path, (50, 4), "float32")
     bits = torch.ones(50, 4, dtype=torch.bfloat16)

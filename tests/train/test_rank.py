@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from medapps.crop.embedding import Embedding
-from medapps.crop.score import SCORES, ScoreSpec
 from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.evaluate.link_prediction import (
     effi,
@@ -16,6 +15,8 @@ from medapps.evaluate.link_prediction import (
     rank_metrics,
     retention,
 )
+from medapps.model.rule import ScoreSpec
+from medapps.model.rules import RULES
 from tests.train.conftest import make_graph
 
 DIMS = (2, 5, 12)
@@ -39,7 +40,7 @@ def brute_force(entities, relations, dims, specs, triples, known) -> np.ndarray:
     e, r = entities.astype(np.float64), relations.astype(np.float64)
     everything = np.arange(len(e))
     for i, (dim, spec) in enumerate(zip(dims, specs, strict=True)):
-        score = SCORES[spec.scorer]
+        score = RULES[spec.scorer].score
         for k, (h, rel, t) in enumerate(triples.tolist()):
             for side, true in enumerate((h, t)):
                 heads, tails = (everything, [t]) if side == 0 else ([h], everything)

@@ -14,7 +14,7 @@ import torch
 
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.embedding import Embedding
-from medapps.crop.export import export_crop
+from medapps.crop.export import Export, export_crop
 from medapps.errors import Interrupted
 from medapps.evaluate.link_prediction import rank_crop, rank_embedding
 from medapps.graph.graph import Graph
@@ -133,7 +133,7 @@ def test_a_training_that_was_cut_off_goes_on_bit_for_bit(name, optimiser, tmp_pa
 def test_smaller_numbers_move_scores_within_the_stated_bound(name, norm, dtype, tmp_path: Path):
     graph, embedding = trained(name, norm)
     crop = embedding.crop(16)
-    small: Crop = export_crop(crop, tmp_path / "small", dtype=dtype)
+    small: Crop = export_crop(crop, tmp_path / "small", Export(dtype=dtype))
     h, r, t = graph.train.T
     names = [f"move{i}" for i in r.tolist()]
     moved = np.abs(small.score(h, names, t) - crop.score(h, names, t))

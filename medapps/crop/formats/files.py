@@ -1,4 +1,4 @@
-"""The three forms of a crop on disk, and how each is read back.
+"""The three file formats of a crop, and how each is read back.
 
 safetensors  vectors (entities, scale, relations), users, and an id map each for entities and
              relations; mapped into memory, nothing is read before it is used
@@ -17,7 +17,7 @@ import numpy as np
 
 from medapps.arrays import Blocks, open_arrays
 from medapps.crop.formats import npz, parquet
-from medapps.crop.formats.stream import Outgoing
+from medapps.crop.formats.stream import CropStream
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.store import Draft
@@ -27,7 +27,7 @@ VECTORS = {
     "parquet": "entities.parquet",
     "npz": "crop.npz",
 }
-"""The file that holds the vectors of entities, by form."""
+"""The file that holds the vectors of entities, by format."""
 FORMATS = tuple(VECTORS)
 
 
@@ -45,31 +45,31 @@ class Stored:
 
 
 def check_format(form: str) -> None:
-    """Refuse a form that is not known."""
+    """Refuse an unknown file format."""
     if form not in FORMATS:
         raise MedappsError(f"--format takes {', '.join(FORMATS)}, not {form!r}.")
 
 
-def write_files(draft: Draft, crop: Outgoing, form: str) -> None:
+def write_files(draft: Draft, crop: CropStream) -> None:
     """Write the files of a crop into the draft."""
-    check_format(form)
+    form = crop.form
     if form == "npz":
         npz.write_npz(draft.path(VECTORS[form]), _vectors(crop) | _names(crop))
     elif form == "parquet":
         parquet.write_entities(draft.path(VECTORS[form]), crop)
-        if crop.relations is not None and crop.relation_ids is not None:
-            frame = parquet.frame(crop.relation_ids.names(), crop.relations)
+        if crop.source.relations is not None and crop.source.relation_ids is not None:
+            frame = parquet.frame(crop.source.relation_ids.names(), crop.source.relations)
             draft.table("relations.parquet", frame)
     else:
         draft.arrays(VECTORS[form], _vectors(crop))
         if crop.users is not None:
             draft.arrays("users.safetensors", {"users": crop.users})
         crop.entity_ids.save(draft.path("entities.safetensors"))
-        if crop.relation_ids is not None:
-            crop.relation_ids.save(draft.path("relations.safetensors"))
+        if crop.source.relation_ids is not None:
+            crop.source.relation_ids.save(draft.path("relations.safetensors"))
 
 
-def _vectors(crop: Outgoing) -> dict[str, np.ndarray | Blocks]:
+def _vectors(crop: CropStream) -> dict[str, np.ndarray | Blocks]:
     """Entities in blocks, then the scales, which are known when the last block has passed."""
     scale = np.empty(crop.shape[0], np.float32) if crop.dtype == "int8" else None
 
@@ -82,16 +82,16 @@ def _vectors(crop: Outgoing) -> dict[str, np.ndarray | Blocks]:
     arrays: dict[str, np.ndarray | Blocks] = {"entities": Blocks(crop.shape, crop.dtype, pieces())}
     if scale is not None:
         arrays["scale"] = scale
-    if crop.relations is not None:
-        arrays["relations"] = np.asarray(crop.relations, np.float32)
+    if crop.source.relations is not None:
+        arrays["relations"] = np.asarray(crop.source.relations, np.float32)
     return arrays
 
 
-def _names(crop: Outgoing) -> dict[str, np.ndarray | Blocks]:
+def _names(crop: CropStream) -> dict[str, np.ndarray | Blocks]:
     arrays: dict[str, np.ndarray | Blocks] = {}
     if crop.users is not None:
         arrays["users"] = crop.users
-    for kind, ids in (("entity", crop.entity_ids), ("relation", crop.relation_ids)):
+    for kind, ids in (("entity", crop.entity_ids), ("relation", crop.source.relation_ids)):
         if ids is not None:
             arrays |= {f"{kind}_{key}": array for key, array in ids.arrays().items()}
     return arrays
@@ -125,8 +125,5 @@ def _stored(arrays: Mapping[str, np.ndarray], ids: IdMap | None, others: IdMap |
 
 
 def _ids(arrays: Mapping[str, np.ndarray], kind: str) -> IdMap | None:
-    if f"{kind}_integers" in arrays:
-        return IdMap(arrays[f"{kind}_integers"])
-    if f"{kind}_offsets" in arrays:
-        return IdMap(None, arrays[f"{kind}_offsets"], arrays[f"{kind}_text"])
-    return None
+    parts = [arrays.get(f"{kind}_{key}") for key in ("integers", "offsets", "text")]
+    return None if all(part is None for part in parts) else IdMap(*parts)

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from medapps.crop.formats.stream import Outgoing
+from medapps.crop.formats.stream import CropStream
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 
@@ -35,7 +35,7 @@ def frame(names: pl.Series, vectors: np.ndarray) -> pl.DataFrame:
     return pl.DataFrame([names.alias("id"), column])
 
 
-def write_entities(path: Path, crop: Outgoing) -> None:
+def write_entities(path: Path, crop: CropStream) -> None:
     """Stream the entity table to one file."""
     schema: dict[str, Any] = {"id": crop.entity_ids.dtype}
     schema["vector"] = pl.Array(_TYPES[crop.dtype], crop.shape[1])

@@ -1,4 +1,4 @@
-"""A crop on its way to disk, in blocks of rows: it may be larger than memory."""
+"""A crop written in blocks of rows, since it may be larger than memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medapps.arrays import PIECE, forget
-from medapps.crop.quantize import quantize
-from medapps.errors import MedappsError
+from medapps.crop.quantize import quantize, refuse_broken
 from medapps.graph.ids import IdMap
 
 if TYPE_CHECKING:
@@ -21,14 +20,14 @@ BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class CropStream:
     """Some rows of a crop, in the dtype in which they will be stored."""
 
     source: Crop
     dtype: str
+    form: str = "safetensors"
     rows: np.ndarray | None = None
     """int32, ascending: the rows to keep; None keeps all."""
-    with_relations: bool = True
     block_bytes: int = BLOCK_BYTES
     entity_ids: IdMap = field(init=False)
     users: np.ndarray | None = field(init=False)
@@ -42,16 +41,6 @@ class Outgoing:
         object.__setattr__(self, "users", None if len(users) == len(ids) else users)
 
     @property
-    def relations(self) -> np.ndarray | None:
-        """float32 (m, relation width), when they travel along."""
-        return self.source.relations if self.with_relations else None
-
-    @property
-    def relation_ids(self) -> IdMap | None:
-        """The names of the relations, when they travel along."""
-        return self.source.relation_ids if self.with_relations else None
-
-    @property
     def shape(self) -> tuple[int, int]:
         """Rows and numbers per row."""
         return len(self.entity_ids), self.source.width
@@ -63,27 +52,20 @@ class Outgoing:
         held = 0
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
-            picked = part if self.rows is None else self.rows[part]
-            yield part, *self._encoded(picked)
+            yield part, *self._encoded(part)
             held += (part.stop - part.start) * self.source.entities.strides[0]
             if held > PIECE:  # a mapped source leaves nothing behind in memory
                 forget(self.source.entities)
                 held = 0
 
-    def _encoded(self, picked: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    def _encoded(self, part: slice) -> tuple[np.ndarray, np.ndarray | None]:
         source = self.source
+        picked = part if self.rows is None else self.rows[part]
         if source.dtype == "int8" and self.dtype == "int8":  # already steps: do not round twice
             assert source.scale is not None
             return np.asarray(source.entities[picked]), np.asarray(source.scale[picked])
         vectors = source.rows(picked)
-        if not np.isfinite(vectors.sum()) and not np.isfinite(vectors).all():
-            bad = int(np.argmax(~np.isfinite(vectors).all(1)))
-            row = picked.start + bad if isinstance(picked, slice) else int(picked[bad])
-            name = source.entity_ids.names(np.array([row]))[0]
-            raise MedappsError(
-                f"The vector of {name!r} holds a number that is not finite.",
-                fix="Train again with a lower learning rate: --set train.lr=0.01.",
-            )
+        refuse_broken(vectors, lambda row: self.entity_ids.names(np.array([part.start + row]))[0])
         return quantize(vectors, self.dtype)
 
 

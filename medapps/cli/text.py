@@ -1,0 +1,171 @@
+"""`medapps text`: a language model whose narrower widths are models of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from medapps.cli.common import Job, Result, app, command
+from medapps.errors import MedappsError
+
+if TYPE_CHECKING:
+    from medapps.text.config import TextConfig
+    from medapps.text.train import Progress
+
+text = typer.Typer(
+    help="Fine-tune a language model once for every width.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(text, name="text")
+
+Task = Annotated[str, typer.Option("--task", help="sst2, mrpc, rte, stsb, cola or your own.")]
+Data = Annotated[
+    Path | None, typer.Option(help="The folder of tasks; else glue under MEDAPPS_DATA.")
+]
+Method = Annotated[str, typer.Option(help="med, hat, dt, bkd, pkd or ext.")]
+
+
+@command("train", example="medapps text train --task sst2 --widths 384,192,96,48", group=text)
+def train(
+    job: Job,
+    task: Task,
+    widths: Annotated[str | None, typer.Option(help="Widths, e.g. 384,192,96,48.")] = None,
+    method: Method = "med",
+    data: Data = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A folder with a BERT of transformers; else the package's.")
+    ] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Begin without pre-trained weights.")
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the sentences.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates, instead of epochs.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
+) -> Result:
+    """Fine-tune on a task; by med and hat one training holds every width."""
+    flags = {"widths": widths and widths.split(","), "epochs": epochs, "steps": steps}
+    config = _config(job, flags)
+    from medapps.cli.tables import facts
+    from medapps.stages.text import train_stages
+    from medapps.text.data import read_task
+    from medapps.text.model import find_base
+
+    base = find_base(weights, scratch=from_scratch)
+    read = read_task(_tasks(data), task)
+    job.say(f"{task}: {len(read.train):,} sentences to learn from, {len(read.dev):,} to test")
+    with job.stopping() as stop, _bar(job) as bar:
+        folders = train_stages(
+            job.runner, read, base, method, config,
+            seed=job.seed, resume=resume, progress=bar, stop=stop,
+        )  # fmt: skip
+    values = {
+        "artifact": folders[max(folders)],
+        "task": task,
+        "method": method,
+        "widths": sorted(folders),
+        "folders": {str(width): folder for width, folder in folders.items()},
+    }
+    return Result(values, [facts(values), "Next: medapps text evaluate, or text export."])
+
+
+@command("evaluate", example="medapps text evaluate --task sst2", group=text)
+def evaluate(
+    job: Job,
+    task: Task,
+    method: Method = "med",
+    width: Annotated[int | None, typer.Option(help="One width; else all trained ones.")] = None,
+    data: Data = None,
+) -> Result:
+    """Test every width on the dev sentences; `medapps compare` sets methods side by side."""
+    config = _config(job, {})
+    import polars as pl
+
+    from medapps.cli.tables import rows
+    from medapps.stages.text import evaluate_stage, find_models
+    from medapps.text.data import read_task
+
+    read = read_task(_tasks(data), task)
+    found = find_models(job.workspace, task, method, job.seed)
+    lines: list[dict[str, Any]] = []
+    sizes = config.widths if method == "ext" else tuple(found)  # any width can be cut
+    for size in [width] if width else sorted(sizes, reverse=True):
+        folder = found.get(size, next(iter(found.values())))
+        report, saved = evaluate_stage(job.runner, read, folder, size, method)
+        lines.append({"width": size, **report.metrics, **report.cost, "report": str(saved)})
+    values = {"artifact": lines[0]["report"], "task": task, "method": method, "widths": lines}
+    values["constant"] = report.details["constant"]
+    note = f"A constant guess has {read.metrics[0]} {values['constant']:.4g}."
+    return Result(values, [rows(pl.DataFrame(lines).drop("report")), note])
+
+
+@command("export", example="medapps text export --task sst2 --width 96 --format onnx", group=text)
+def export(
+    job: Job,
+    task: Task,
+    width: Annotated[int, typer.Option("--width", help="Which sub-model.")],
+    method: Method = "med",
+    form: Annotated[
+        str, typer.Option("--format", help="safetensors for transformers, or onnx with int8.")
+    ] = "safetensors",
+    out: Annotated[Path | None, typer.Option(help="Where to; else in the workspace.")] = None,
+) -> Result:
+    """Write one width as an ordinary model, without the rest."""
+    _config(job, {})
+    from medapps.cli.tables import facts
+    from medapps.stages.text import export_stage, find_models
+
+    found = find_models(job.workspace, task, method, job.seed)
+    folder = found.get(width, next(iter(found.values())))
+    made, to = export_stage(job.runner, folder, width, method, form, out)
+    values = {"artifact": to, "task": task, "method": method, **made}
+    return Result(values, [facts(values)])
+
+
+def _tasks(given: Path | None) -> Path:
+    """The folder of tasks: the given one, or GLUE under MEDAPPS_DATA."""
+    root = os.environ.get("MEDAPPS_DATA")
+    if given is None and root is None:
+        raise MedappsError("Where are the tasks?", fix="Give --data FOLDER, or set MEDAPPS_DATA.")
+    return given or Path(str(root)) / "glue"
+
+
+def _config(job: Job, flags: dict[str, Any]) -> TextConfig:
+    """The section `text` of the configuration, which is the only one that these commands read."""
+    if importlib.util.find_spec("transformers") is None:
+        raise MedappsError("Text needs transformers.", fix="pip install 'medapps[text]'")
+    from medapps.config import dump_yaml, resolve
+    from medapps.text.config import TextSettings
+
+    given = {f"text.{key}": value for key, value in flags.items()}
+    settings = resolve(TextSettings, file=job.config, sets=job.sets, flags=given)
+    if job.dump_config:
+        typer.echo(dump_yaml(settings), nl=False)
+        raise typer.Exit
+    return settings.text
+
+
+@contextmanager
+def _bar(job: Job) -> Iterator[Progress]:
+    """Updates, loss, sentences per second and the time left; silent with -q."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")]
+    times = [TimeElapsedColumn(), TimeRemainingColumn()]
+    quiet = job.verbose < 0
+    with Bar(*columns, *times, console=job.console, transient=True, disable=quiet) as bar:
+        line = bar.add_task("training", total=None, note="")
+
+        def show(step: int, steps: int, loss: float, speed: float) -> None:
+            note = f"loss {loss:.4f}  {speed:,.0f} sentences/s"
+            title = f"update {step} of {steps}"
+            bar.update(line, total=steps, completed=step, description=title, note=note)
+
+        yield show
