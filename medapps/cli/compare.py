@@ -97,20 +97,18 @@ def _table(grid: Grid, reference: str) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("tier", no_wrap=True)
-    table.add_column("method", no_wrap=True)
-    for metric in metrics:
-        table.add_column(metric_title(metric), no_wrap=True)
-    table.add_column(f"vs {reference}", no_wrap=True)
+    for title in ("method", *map(metric_title, metrics)):
+        table.add_column(title, no_wrap=True)
+    table.add_column(f"vs {reference}")
     for title in ("train s", "size"):
         table.add_column(title, justify="right", no_wrap=True)
     before = None
     for line in grid.lines:
-        if before not in (None, line.dim):
+        if line.dim != before:
             table.add_section()
+            table.add_row(Text(tier_title(line), "bold"))
         first = line.first
         table.add_row(
-            tier_title(line) if line.dim != before else "",
             line.method,
             *(_value(line.rows.get(m), whole=m == metrics[0]) for m in metrics),
             _short(verdict(first, reference)),
