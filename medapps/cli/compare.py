@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from medapps.comparison import Comparison
     from medapps.comparison.grid import Grid, Line
     from medapps.comparison.table import Row
-    from medapps.tracking import Run
 
 
 @command("compare", example="medapps compare --out comparison")
@@ -40,30 +38,12 @@ def compare(
     from medapps.comparison.gather import saved_reports
     from medapps.comparison.write import copy_files
     from medapps.stages import compare_stage
-    from medapps.tracking import track
 
     tiers = {tier.dim: name for name, tier in job.settings().crop.tiers.items()}
     found = saved_reports(job.workspace, reports or [], study=study, data=data, task=task)
-    names = {one.report.data for one in found}
-    with ExitStack() as stack:
-
-        def open_run() -> Run:
-            experiment = names.pop() if len(names) == 1 else "comparison"
-            run = stack.enter_context(
-                track(
-                    job.root,
-                    experiment=experiment,
-                    name="compare",
-                    enabled=job.tracked,
-                    say=job.say,
-                )
-            )
-            job.run_id = run.id
-            return run
-
-        table, folder = compare_stage(
-            job.runner, found, open_run, reference=reference, tiers=tiers, seed=job.seed
-        )
+    table, folder = compare_stage(
+        job.runner, found, reference=reference, tiers=tiers, seed=job.seed
+    )
     where = folder
     if out is not None:
         copy_files(folder, out, force=job.force)
