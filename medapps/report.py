@@ -47,8 +47,8 @@ class Report:
         """Means over the seeds."""
         return {name: float(np.mean(values)) for name, values in self.by_seed.items()}
 
-    def save(self, folder: Path, provenance: Provenance = NEW) -> None:
-        """Write the report as a folder."""
+    def save(self, folder: Path, provenance: Provenance = NEW) -> Report:
+        """Write the report as a folder and return it."""
         with writing(folder, kind="report", provenance=provenance) as draft:
             draft.arrays("units.safetensors", self.units)
             for name, table in self.tables.items():
@@ -66,6 +66,7 @@ class Report:
                 "details": self.details,
             }
             draft.metrics = self.metrics
+        return self
 
     @classmethod
     @usable("report")

@@ -13,9 +13,10 @@ from rich.console import Console
 
 import medapps as ma
 from medapps.config import resolve
+from medapps.evaluate.link_prediction import RankOptions
 from medapps.model.rules import RULES
 from medapps.settings import Settings
-from medapps.stages import Ranking, Runner, rank_stage
+from medapps.stages import Runner, rank_stage
 from medapps.study.measure import sources
 from medapps.study.plan import settings_for
 
@@ -98,8 +99,8 @@ def ranked(
         if source.relations is None:
             say(f"{method} has no relations: it cannot be ranked.")
             return []
-        ranking = Ranking(candidates=study.candidates, limit=limit or study.limit)
-        stage = rank_stage(runner, graph, source, ranking)
+        options = RankOptions(candidates=study.candidates, limit=limit or study.limit)
+        stage = rank_stage(runner, graph, source, options)
         reports += [report for report, _ in stage]
     return sorted((report for report in reports if report.dim in dims), key=lambda r: r.dim)
 

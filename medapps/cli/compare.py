@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from medapps.comparison import Comparison
     from medapps.comparison.grid import Grid, Line
     from medapps.comparison.table import Row
-    from medapps.tracking import Run
 
 
 @command("compare", example="medapps compare --out comparison")
@@ -42,30 +40,12 @@ def compare(
     from medapps.comparison.gather import saved_reports
     from medapps.comparison.write import copy_files
     from medapps.stages import compare_stage
-    from medapps.tracking import track
 
     tiers = {tier.dim: name for name, tier in job.settings().crop.tiers.items()}
     found = saved_reports(job.workspace, reports or [], study=study, data=data, task=task)
-    names = {one.report.data for one in found}
-    with ExitStack() as stack:
-
-        def open_run() -> Run:
-            experiment = names.pop() if len(names) == 1 else "comparison"
-            run = stack.enter_context(
-                track(
-                    job.root,
-                    experiment=experiment,
-                    name="compare",
-                    enabled=job.tracked,
-                    say=job.say,
-                )
-            )
-            job.run_id = run.id
-            return run
-
-        table, folder = compare_stage(
-            job.runner, found, open_run, reference=reference, tiers=tiers, seed=job.seed
-        )
+    table, folder = compare_stage(
+        job.runner, found, reference=reference, tiers=tiers, seed=job.seed
+    )
     where = folder
     if out is not None:
         copy_files(folder, out, force=job.force)
@@ -99,20 +79,18 @@ def _table(grid: Grid, reference: str) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-    table.add_column("tier", no_wrap=True)
-    table.add_column("method", no_wrap=True)
-    for metric in metrics:
-        table.add_column(metric_title(metric), no_wrap=True)
-    table.add_column(f"vs {reference}", no_wrap=True)
+    for title in ("method", *map(metric_title, metrics)):
+        table.add_column(title, no_wrap=True)
+    table.add_column(f"vs {reference}")
     for title in ("train s", "size"):
         table.add_column(title, justify="right", no_wrap=True)
     before = None
     for line in grid.lines:
-        if before not in (None, line.dim):
+        if line.dim != before:
             table.add_section()
+            table.add_row(Text(tier_title(line), "bold"))
         first = line.first
         table.add_row(
-            tier_title(line) if line.dim != before else "",
             line.method,
             *(_value(line.rows.get(m), whole=m == metrics[0]) for m in metrics),
             _short(verdict(first, reference)),

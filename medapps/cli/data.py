@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from medapps.cli.common import Job, Result, app, command
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 data = typer.Typer(
     help="Make a data set, or check one.",
@@ -21,6 +20,8 @@ data = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data, name="data")
+_PROBLEM = ("severity", "what", "message", "count", "rows", "file")
+_MADE = ("entities", "relations", "triples", "users", "items", "interactions")
 
 
 @command("synth", example="medapps data synth --out data/demo --preset demo", group=data)
@@ -50,12 +51,7 @@ def synth(
         run.artifact(out / "manifest.json")
     values = {
         "artifact": made.folder,
-        "entities": made.entities,
-        "relations": made.relations,
-        "triples": made.triples,
-        "users": made.users,
-        "items": made.items,
-        "interactions": made.interactions,
+        **{key: getattr(made, key) for key in _MADE},
         "labels": list(made.labels),
         "problems": [],
     }
@@ -68,49 +64,30 @@ def check(
     path: Annotated[Path, typer.Argument(help="A graph file or a dataset folder.")],
 ) -> Result:
     """Count what a data set holds and list what is wrong with it; exit 2 when it cannot be used."""
-    from medapps.cli.tables import facts
+    from medapps.cli.tables import facts, rows
     from medapps.graph.check import check_dataset
 
     found = check_dataset(path, job.settings().graph)
     values = {
         "artifact": None,
-        **dict.fromkeys(("entities", "relations", "triples", "users", "items", "interactions"), 0),
+        **dict.fromkeys(_MADE, 0),
         "labels": [],
         **found.counts,
         "problems": [
-            {
-                "severity": problem.severity,
-                "what": problem.what,
-                "message": problem.message,
-                "count": problem.count,
-                "rows": list(problem.rows),
-                "file": problem.file,
-            }
-            for problem in found.problems
+            {key: getattr(problem, key) for key in _PROBLEM} for problem in found.problems
         ],
         "degrees": found.degrees.to_dicts(),
         "relation_table": found.relations.to_dicts(),
     }
     show: list[RenderableType] = []
     if found.counts:
-        show += [facts(found.counts), _table(found.relations.head(20), "relations")]
-        show.append(_table(found.degrees, "degree"))
+        show += [facts(found.counts), rows(found.relations.head(20), "relations")]
+        show.append(rows(found.degrees, "degree"))
     for problem in found.problems:
-        rows = f" (rows {', '.join(f'{row:,}' for row in problem.rows)})" if problem.rows else ""
+        lines = f" (rows {', '.join(f'{row:,}' for row in problem.rows)})" if problem.rows else ""
         colour = "red" if problem.severity == "error" else "yellow"
-        text = f" {problem.what}: {problem.message}{rows}"
+        text = f" {problem.what}: {problem.message}{lines}"
         show.append(Text.assemble((problem.severity, colour), text))
     if not found.problems:
         show.append("No problems found.")
     return Result(values, show, exit_code=2 if found.errors else 0)
-
-
-def _table(frame: pl.DataFrame, title: str) -> Table:
-    from medapps.cli.tables import cell
-
-    table = Table(title=title, box=None)
-    for name in frame.columns:
-        table.add_column(name, justify="left" if name == frame.columns[0] else "right")
-    for row in frame.iter_rows():
-        table.add_row(*(cell(value) for value in row))
-    return table

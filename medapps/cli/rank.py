@@ -29,14 +29,15 @@ def rank(
     limit: Annotated[int | None, typer.Option(min=1, help="Rank at most so many triples.")] = None,
 ) -> Result:
     """Filtered link prediction of every trained size: MRR, Hit@k, efficiency and retention."""
-    from medapps.stages import Ranking, graph_stage, rank_stage
+    from medapps.evaluate.link_prediction import RankOptions
+    from medapps.stages import graph_stage, rank_stage
     from medapps.stages.find import find_ranked
 
     settings = job.settings()
     graph = graph_stage(job.runner, kg, settings)[0] if kg else None
     source, graph = find_ranked(job.workspace, method, dim, graph, embedding)
-    ranking = Ranking(split, candidates, limit, job.seed)
-    ranked = rank_stage(job.runner, graph, source, ranking)
+    options = RankOptions(split, candidates, job.seed, limit)
+    ranked = rank_stage(job.runner, graph, source, options)
     reports = [report for report, _ in ranked]
     retention = reports[-1].details["retention"]
     values: dict[str, Any] = {

@@ -41,7 +41,7 @@ def run_settings(
     quick: bool = False,
     out: Path | None = None,
 ) -> Result:
-    """Carry out a study and show its table."""
+    """Run a study and show its table."""
     from medapps.cli.compare import tables
     from medapps.cli.progress import training_bar
     from medapps.comparison.write import copy_files
@@ -68,5 +68,5 @@ def run_settings(
         "runs": dict(done.runs),
         "rows": done.comparison.plain(),
     }
-    counts = f"{done.carried_out} stages carried out, {done.skipped} done before."
+    counts = f"{done.carried_out} stages run, {done.skipped} done before."
     return Result(values, [*tables(done.comparison), f"{counts} Table and plots: {where}"])

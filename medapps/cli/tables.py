@@ -20,9 +20,11 @@ def facts(values: Mapping[str, Any]) -> Table:
     return table
 
 
-def rows(frame: pl.DataFrame) -> Table:
-    """A data frame, one line per row."""
-    table = Table(*frame.columns, box=None, pad_edge=False)
+def rows(frame: pl.DataFrame, title: str | None = None) -> Table:
+    """A data frame, one line per row; numbers on the right."""
+    sides = ("right" if kind.is_numeric() else "left" for kind in frame.dtypes)
+    columns = (Column(n, justify=side) for n, side in zip(frame.columns, sides, strict=True))  # type: ignore[arg-type]
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
     for row in frame.iter_rows():
         table.add_row(*(cell(value) for value in row))
     return table

@@ -38,6 +38,25 @@ class RankOptions:
     limit: int | None = None
     """Rank at most about this many triples, evenly spread."""
 
+    def triples(self, graph: Graph) -> np.ndarray:
+        """The triples to rank, int32 (n, 3); refuses options that give none."""
+        if self.split not in SPLITS:
+            raise MedappsError(
+                f"There is no split {self.split!r}.", fix=f"Use {', '.join(SPLITS)}."
+            )
+        for name, value in (("limit", self.limit), ("candidates", self.candidates)):
+            if value is not None and value < 1:
+                raise MedappsError(f"--{name} takes a number of at least 1, not {value}.")
+        found = np.asarray(getattr(graph, self.split))
+        if not len(found):
+            raise MedappsError(
+                f"The graph has no {self.split} triples to rank.",
+                fix=f"Put a {self.split}.parquet (head, relation, tail) beside its triples.",
+            )
+        if self.limit is not None and self.limit < len(found):
+            found = found[:: -(-len(found) // self.limit)]
+        return found
+
 
 def rank_embedding(
     embedding: Embedding, graph: Graph, **options: Any
@@ -73,19 +92,7 @@ def _rank(
         tables.dims,
         tables.specs,
     )
-    if split not in SPLITS:
-        raise MedappsError(f"There is no split {split!r}.", fix=f"Use {', '.join(SPLITS)}.")
-    for name, value in (("limit", options.limit), ("candidates", candidates)):
-        if value is not None and value < 1:
-            raise MedappsError(f"--{name} takes a number of at least 1, not {value}.")
-    triples = np.asarray(getattr(graph, split))
-    if not len(triples):
-        raise MedappsError(
-            f"The graph has no {split} triples to rank.",
-            fix=f"Put a {split}.parquet (head, relation, tail) beside its triples.",
-        )
-    if options.limit is not None and options.limit < len(triples):
-        triples = triples[:: -(-len(triples) // options.limit)]
+    triples = options.triples(graph)
     ranks = rank_tables(tables, triples, graph.known, candidates=candidates, seed=seed)
     entity, relation, _ = RULES[specs[-1].scorer].REALS
     result: dict[str, Any] = {

@@ -8,7 +8,6 @@ from medapps.stages.crop import crop_stage
 from medapps.stages.graph import graph_stage, split_stage
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.stages.tasks import (
-    Ranking,
     TaskInputs,
     label_stage,
     rank_stage,
@@ -20,7 +19,6 @@ from medapps.stages.vectors import Vectors, control_vectors, crop_vectors, no_ve
 
 __all__ = [
     "Baseline",
-    "Ranking",
     "Runner",
     "Stage",
     "TaskInputs",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +28,7 @@ from medapps.tracking import Run
 if TYPE_CHECKING:
     import polars as pl
 
+    from medapps.evaluate.link_prediction import RankOptions
     from medapps.label.config import LabelConfig
     from medapps.recommend.config import RecommendConfig
     from medapps.settings import Settings
@@ -170,8 +171,7 @@ def _measure(
                 from medapps.serve.register import log_recommender
 
                 log_recommender(run, kept)
-        report.save(folder, stage.provenance())
-        return report
+        return report.save(folder, stage.provenance())
 
     report, folder = run_stage(runner, stage, make, Report.load)
     _warn(runner, report)
@@ -293,68 +293,46 @@ def _own_negatives(interactions: Path) -> pl.DataFrame | None:
     return pl.read_parquet(negatives, glob=False) if negatives else None
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Which triples are ranked, and among how many entities."""
-
-    split: str = "test"
-    candidates: int | None = None
-    """Sampled entities; None ranks among all."""
-    limit: int | None = None
-    """At most so many triples; None ranks all."""
-    seed: int = 0
-
-
-ALL_TESTS = Ranking()
-
-
 def rank_stage(
-    runner: Runner, graph: Graph, source: Embedding | Crop, ranking: Ranking = ALL_TESTS
+    runner: Runner, graph: Graph, source: Embedding | Crop, options: RankOptions | None = None
 ) -> list[tuple[Report, Path]]:
     """Filtered link prediction of every size of an embedding, or of one crop."""
-    options = {
-        "split": ranking.split,
-        "candidates": ranking.candidates,
-        "limit": ranking.limit,
-    }
+    from medapps.evaluate.link_prediction import RankOptions, rank_crop, rank_embedding
+
+    settings = asdict(options or RankOptions())
+    (options or RankOptions()).triples(graph)  # refused before a run is opened
 
     @cache
     def sweep() -> dict[int, Report]:
         """All sizes at once, when the first of them is asked for."""
-        from medapps.evaluate.link_prediction import rank_crop, rank_embedding
-
-        given: dict[str, Any] = options | {"seed": ranking.seed}
         if isinstance(source, Crop):
-            reports, figures = rank_crop(source, graph, **given)
+            reports, figures = rank_crop(source, graph, **settings)
         else:
-            reports, figures = rank_embedding(source, graph, **given)
+            reports, figures = rank_embedding(source, graph, **settings)
         kept = {key: value for key, value in figures.items() if key.startswith("arr")}
-        return {
-            report.dim: replace(report, details=report.details | {"retention": kept})
-            for report in reports
-        }
+        marked = (replace(r, details=r.details | {"retention": kept}) for r in reports)
+        return {report.dim: report for report in marked}
 
-    out = []
-    for dim in (source.dim,) if isinstance(source, Crop) else source.dims:
+    def one_size(dim: int) -> tuple[Report, Path]:
         origin = origin_of(source, dim)
         stage = Stage(
             "rank",
             "report",
-            options | {"seed": ranking.seed, "method": origin.method, "dim": dim},
+            settings | {"method": origin.method, "dim": dim},
             {"graph": graph.digest, "vectors": origin.digest},
             graph.name,
             f"{origin.method}/{dim}/rank/{origin.seed}",
             origin.tags("rank", graph.name),
         )
 
-        def make(run: Run, folder: Path, stage: Stage = stage, dim: int = dim) -> Report:
-            report = origin_of(source, dim).mark(sweep()[dim], options)
-            run.metrics(report.metrics)
-            run.metrics(report.cost)
+        def make(run: Run, folder: Path) -> Report:
+            recipe = {key: value for key, value in settings.items() if key != "seed"}
+            report = origin.mark(sweep()[dim], recipe)
+            run.metrics(report.metrics | report.cost)
             for name, table in report.tables.items():
                 run.text(table.write_csv(), f"{name}.csv")
-            report.save(folder, stage.provenance())
-            return report
+            return report.save(folder, stage.provenance())
 
-        out.append(run_stage(runner, stage, make, Report.load))
-    return out
+        return run_stage(runner, stage, make, Report.load)
+
+    return [one_size(dim) for dim in ((source.dim,) if isinstance(source, Crop) else source.dims)]

@@ -9,13 +9,13 @@ from pathlib import Path
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.errors import Interrupted, MedappsError
+from medapps.evaluate.link_prediction import RankOptions
 from medapps.graph.graph import Graph
 from medapps.graph.tables import table_file
 from medapps.methods import CONTROLS, REFERENCES
 from medapps.settings import Settings
 from medapps.stages import (
     Baseline,
-    Ranking,
     Runner,
     TaskInputs,
     Vectors,
@@ -106,8 +106,8 @@ class Measuring:
             if source.relations is None:
                 self.runner.say(f"{method} has no relations: it cannot be ranked.")
                 continue
-            ranking = Ranking(candidates=study.candidates, limit=study.limit)
-            ranked = rank_stage(self.runner, self.graph, source, ranking)
+            options = RankOptions(candidates=study.candidates, limit=study.limit)
+            ranked = rank_stage(self.runner, self.graph, source, options)
             yield from (path for report, path in ranked if report.dim in dims)
 
     def _label(self, vectors: Vectors) -> Iterator[Path]:

@@ -35,7 +35,7 @@ class StudyResult:
     comparison: Comparison
     folder: Path
     ledger: Mapping[str, bool]
-    """Stages, and whether they had to be carried out."""
+    """Stages, and whether they had to be run."""
     runs: Mapping[str, str | None] = field(default_factory=dict)
     """Per data set: the run of the study."""
 
@@ -106,7 +106,6 @@ def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
         table, folder = compare_stage(
             under,
             [Found.load(path) for path in found],
-            parent,
             study=study.name,
             reference=study.reference,
             tiers=tiers,

@@ -14,7 +14,7 @@ from medapps.comparison.grid import grids, markdown
 from medapps.comparison.plots import figures
 from medapps.comparison.write import copy_files, load_comparison, save_comparison
 from medapps.errors import MedappsError
-from medapps.store import Workspace
+from medapps.store import NEW, Workspace
 from tests.comparison.reports import label_report, unit_report
 
 CONTRACT = [
@@ -187,7 +187,7 @@ def test_markdown_says_where_users_without_purchases_differ_although_the_others_
 
 
 def test_files_hold_the_table_and_three_plots(table, tmp_path):
-    save_comparison(table, tmp_path / "saved", about={}, parents={})
+    save_comparison(table, tmp_path / "saved", NEW, {})
     files = {path.name: path for path in copy_files(tmp_path / "saved", tmp_path / "out")}
     assert load_comparison(tmp_path / "saved") == table
     plots = {f"toy_recommend_{kind}.png" for kind in ("retention", "seconds", "bytes")}

@@ -133,7 +133,7 @@ def test_settings_are_those_of_the_file_that_names_the_data(script, tmp_path):
     item = {"name": "fb15k-237", "set": {"train.lr": 0.5}}
     other = resolve(Settings, sets=["train.epochs=4"], flags={"study.data": [item]})
     found = settings_at([one, other], tmp_path / "fb15k-237").train
-    assert (found.epochs, found.lr) == (4, 0.5)
+    assert (found.epochs, found.optimiser.lr) == (4, 0.5)
     assert settings_at([one, other], tmp_path / "elsewhere").train.epochs == 3
 
 
