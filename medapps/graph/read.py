@@ -34,17 +34,18 @@ def read_graph(
     folder = files["train"].parent
     tables = {part: triples_of(file, config) for part, file in files.items()}
     notes: dict[str, int] = {}
-    split = split or _split_beside(folder, config)
-    if split is not None and config.interactions != "off":
-        try:
+    buyers = None
+    try:
+        split = _split_of(folder, split, config)
+        if split is not None:
             extra = _purchases(split, tables["train"])
-        except MedappsError:
-            if config.interactions == "on":
-                raise
-            notes["interactions_left_out"] = int((split.part == TRAIN).sum())
-        else:
             notes["interactions_added"] = len(extra)
             tables["train"] = pl.concat([tables["train"], extra.lazy()])
+            buyers = split.users.names()
+    except MedappsError:
+        if config.interactions == "on":
+            raise
+        notes["interactions_left_out"] = _rows_beside(folder) if split is None else len(split.pairs)
     tables = _one_type(tables, files)
     with table_errors(files["train"]):
         ids = TripleIds.of(list(tables.values()))
@@ -63,20 +64,29 @@ def read_graph(
         train=triples["train"],
         valid=triples.get("valid", empty),
         test=triples.get("test", empty),
-        users=find_users(ids.entities, folder, config.user_prefix),
+        users=find_users(ids.entities, folder, config.user_prefix, buyers),
         name=folder.resolve().name if files["train"].stem in GRAPH_FILES else files["train"].stem,
         source=str(folder.resolve()),
         notes=notes,
     )
 
 
-def _split_beside(folder: Path, config: GraphConfig) -> PurchaseSplit | None:
-    """The usual split of the interactions beside a graph, where they are wanted and there."""
+def _rows_beside(folder: Path) -> int:
+    table = Table.of(folder, "interactions")
+    return int(table.collect(table.frame.select(pl.len())).item())
+
+
+def _split_of(
+    folder: Path, split: PurchaseSplit | None, config: GraphConfig
+) -> PurchaseSplit | None:
+    """The given split, or the usual one of the interactions beside a graph; None where purchases
+    are not wanted or not there.
+    """
     if config.interactions == "off":
         return None
-    if config.interactions == "auto" and find_table(folder, ["interactions"]) is None:
+    if split is None and config.interactions == "auto" and not find_table(folder, ["interactions"]):
         return None
-    return split_purchases(folder)
+    return split or split_purchases(folder)
 
 
 def graph_files(path: Path) -> dict[str, Path]:
@@ -230,14 +240,18 @@ def _with_inverse(
     return doubled, out
 
 
-def find_users(entities: IdMap, folder: Path, prefix: str) -> np.ndarray:
-    """int32, ascending: entities with the prefix; else users of the tables beside; else all."""
+def find_users(
+    entities: IdMap, folder: Path, prefix: str, buyers: pl.Series | None = None
+) -> np.ndarray:
+    """int32, ascending: entities with the prefix; else buyers and users of the tables beside; else
+    all.
+    """
     if entities.integers is None and prefix:
         named = np.flatnonzero(entities.names().str.starts_with(prefix).to_numpy())
         if len(named):
             return named.astype(np.int32)
     beside = [file for stem in ("labels", "interactions") if (file := find_table(folder, [stem]))]
-    found = [np.empty(0, np.int32)]
+    found = [np.empty(0, np.int32) if buyers is None else entities.ids(buyers)]
     for file in beside:
         table = Table.of(file, file.stem)
         table.require("user")
