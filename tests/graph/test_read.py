@@ -16,7 +16,8 @@ from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.interactions import read_interactions
 from medapps.graph.labels import read_labels
-from medapps.graph.read import read_graph
+from medapps.graph.purchases import split_purchases
+from medapps.graph.read import TAKES, read_graph
 from medapps.graph.split import leave_one_out
 
 ROWS = [
@@ -160,8 +161,8 @@ def test_text_files_as_windows_writes_them(tmp_path: Path) -> None:
 
 
 def test_only_training_interactions_become_triples(tiny_dataset: Path) -> None:
-    graph = read_graph(tiny_dataset, GraphConfig(add_interactions="purchased"))
-    added = {(h, t) for h, r, t in words(graph) if r == "purchased"}
+    graph = read_graph(tiny_dataset)
+    added = {(h, t) for h, r, t in words(graph) if r == TAKES}
     parts = leave_one_out(read_interactions(tiny_dataset))
     pairs = {
         split: set(parts.filter(split=split).select("user", "item").iter_rows())
@@ -172,13 +173,77 @@ def test_only_training_interactions_become_triples(tiny_dataset: Path) -> None:
     assert graph.notes["interactions_added"] == len(added)
 
 
-def test_adding_interactions_refuses_ids_that_are_both_user_and_item(tmp_path: Path) -> None:
-    pl.DataFrame({"head": [1, 2], "relation": "r", "tail": [2, 3]}).write_parquet(
-        tmp_path / "skg.parquet"
-    )
-    pl.DataFrame({"user": [1, 1], "item": [1, 2]}).write_parquet(tmp_path / "interactions.parquet")
-    with pytest.raises(MedappsError, match="1 ids of the interactions, such as 1, name a user"):
-        read_graph(tmp_path, GraphConfig(add_interactions="bought"))
+LINKS = pl.DataFrame({"head": ["ann", "bob"], "relation": "likes", "tail": ["bob", "tea"]})
+BOUGHT = pl.DataFrame({"user": ["ann", "ann", "eve", "eve"], "item": ["tea", "pen", "pen", "cup"]})
+NUMBERS = pl.DataFrame({"head": [1, 2], "relation": "r", "tail": [2, 3]})
+
+
+@pytest.mark.parametrize(
+    ("links", "bought", "message"),
+    [
+        (
+            NUMBERS,
+            pl.DataFrame({"user": [1, 1], "item": [1, 2]}),
+            "1 ids of the interactions, such as 1, name a user",
+        ),
+        (NUMBERS, BOUGHT, "Integer ids are mixed with string ids: the graph has Int64"),
+        (
+            LINKS,
+            pl.DataFrame({"user": [1, 1], "item": [7, 8]}),
+            "Integer ids are mixed with string ids: the graph has String",
+        ),
+        (
+            LINKS.with_columns(relation=pl.Series([0, 1])),
+            BOUGHT,
+            "relations of the graph are integers",
+        ),
+        (LINKS, BOUGHT[[0, 2]], "No user can be tested"),
+        (LINKS, BOUGHT.with_columns(rating=-1), "4 ratings"),
+    ],
+)
+def test_purchases_that_do_not_fit_are_left_out_or_refused(
+    links: pl.DataFrame, bought: pl.DataFrame, message: str, tmp_path: Path
+) -> None:
+    links.write_parquet(tmp_path / "skg.parquet")
+    alone = read_graph(tmp_path)
+    bought.write_parquet(tmp_path / "interactions.parquet")
+    with pytest.raises(MedappsError, match=message):
+        read_graph(tmp_path, GraphConfig(interactions="on"))
+    graph = read_graph(tmp_path)
+    assert words(graph) == words(alone) and graph.entities == alone.entities
+    assert graph.notes == alone.notes | {"interactions_left_out": len(bought)}
+
+
+def test_purchases_are_wanted_but_there_are_none(tmp_path: Path) -> None:
+    LINKS.write_parquet(tmp_path / "skg.parquet")
+    assert "interactions_left_out" not in read_graph(tmp_path).notes
+    with pytest.raises(MedappsError, match="interactions"):
+        read_graph(tmp_path, GraphConfig(interactions="on"))
+
+
+def test_buyers_and_items_that_only_purchases_name_become_entities(tmp_path: Path) -> None:
+    LINKS.write_parquet(tmp_path / "skg.parquet")
+    BOUGHT.with_columns(timestamp=pl.Series([0, 1, 0, 1])).write_csv(tmp_path / "interactions.csv")
+    graph = read_graph(tmp_path)
+    assert set(words(graph)) - set(LINKS.iter_rows()) == {
+        ("ann", "takes", "tea"),
+        ("eve", "takes", "pen"),
+    }
+    assert graph.entities.names().to_list() == ["ann", "bob", "eve", "pen", "tea"]
+    assert graph.entities.names(graph.users).to_list() == ["ann", "eve"]
+    off = read_graph(tmp_path, GraphConfig(interactions="off"))
+    assert words(off) == sorted(LINKS.iter_rows())
+    assert off.notes == {"duplicates": 0, "self_loops": 0}
+
+
+def test_a_given_split_counts_and_names_the_users(tmp_path: Path) -> None:
+    LINKS.write_parquet(tmp_path / "skg.parquet")
+    split = split_purchases(BOUGHT.with_columns(timestamp=pl.Series([0, 1, 1, 0])))
+    graph = read_graph(tmp_path, split=split)
+    assert {(h, t) for h, r, t in words(graph) if r == TAKES} == {("ann", "tea"), ("eve", "cup")}
+    assert graph.entities.names(graph.users).to_list() == ["ann", "eve"]
+    off = read_graph(tmp_path, GraphConfig(interactions="off"), split)
+    assert words(off) == sorted(LINKS.iter_rows()) and len(off.users) == 3
 
 
 LETTERS = st.characters(exclude_categories=["Cs"])
@@ -243,7 +308,8 @@ def test_known_triples_answer_like_a_dictionary(tiny: Graph) -> None:
     tails: dict[tuple[int, int], set[int]] = {}
     for h, r, t in tiny.train.tolist():
         tails.setdefault((h, r), set()).add(t)
-    heads, relations = np.divmod(np.arange(300 * 15), 15)
+    width = len(tiny.relations)
+    heads, relations = np.divmod(np.arange(len(tiny.entities) * width), width)
     query, answer = tiny.known.pairs(heads, relations, "tail")
     found: dict[tuple[int, int], set[int]] = {}
     for q, a in zip(query.tolist(), answer.tolist(), strict=True):

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medapps.errors import MedappsError
+from medapps.graph.config import SplitConfig
 from medapps.graph.ids import IdMap
-from medapps.graph.interactions import Interactions
+from medapps.graph.purchases import COLD_TEST, COLD_VALID, split_purchases
 from medapps.graph.split import TEST, TRAIN, VALID, k_core, leave_one_out, name_hash, stratified
 
 ROW = st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz"), st.integers(0, 3))
@@ -60,16 +61,13 @@ def test_graph_and_tasks_hold_out_the_same_rows(rows, how) -> None:  # type: ign
     if how == "untimed":
         frame = frame.drop("timestamp")
     mine = leave_one_out(frame)
-    table = Interactions.of(frame)
     if not (mine["split"] == "test").any():
         with pytest.raises(MedappsError, match="No user can be tested"):
-            table.split()
+            split_purchases(frame)
         return
-    theirs = table.split()
-    for part in _PARTS:
-        rows_ = getattr(theirs, part)
-        users, items = table.users.names(rows_[:, 0]), table.items.names(rows_[:, 1])
-        assert pairs(mine, part) == set(zip(users, items, strict=True))
+    theirs = split_purchases(frame)
+    for number, part in enumerate(_PARTS):
+        assert pairs(mine, part) == set(theirs.table(number).iter_rows())
 
 
 def test_a_hash_depends_on_the_name_alone() -> None:
@@ -115,12 +113,10 @@ def _table(rows: list[tuple[str, str, int]]) -> pl.DataFrame:
 
 
 def _split(frame: pl.DataFrame, cold: float = 0.0) -> tuple[dict[str, set], str]:
-    table = Interactions.of(frame)
-    split = table.split(cold)
-    named = {
-        part: set(zip(table.users.names(rows[:, 0]), table.items.names(rows[:, 1]), strict=True))
-        for part, rows in (("train", split.train), ("valid", split.valid), ("test", split.test))
-    }
+    split = split_purchases(frame, SplitConfig(cold_share=cold))
+    numbers = {"train": TRAIN, "valid": VALID, "test": TEST}
+    numbers |= {"cold_valid": COLD_VALID, "cold_test": COLD_TEST}
+    named = {part: set(split.table(number).iter_rows()) for part, number in numbers.items()}
     return named, split.digest
 
 
@@ -162,13 +158,16 @@ def test_own_split_is_kept_and_validation_is_the_latest_training_row() -> None:
     assert parts["valid"] == {("a", "z")} and parts["train"] == {("a", "y")}
 
 
-def test_cold_users_keep_only_their_test_row() -> None:
+def test_cold_users_keep_only_their_test_row_or_validate_with_all() -> None:
     rows = [(f"u{u:03d}", f"i{i}", i) for u in range(400) for i in range(5)]
     parts, _ = _split(_table(rows), cold=0.25)
-    trained = {user for user, _ in parts["train"]}
-    tested = {user for user, _ in parts["test"]}
-    assert len(tested) == 400 and 60 < 400 - len(trained) < 140
-    assert not {user for user, _ in parts["valid"]} - trained
+    who = {part: {user for user, _ in pairs} for part, pairs in parts.items()}
+    assert who["train"] == who["valid"] == who["test"]
+    assert sum(map(len, who.values())) == 400 + 2 * len(who["train"])
+    assert 60 < len(who["cold_valid"]) + len(who["cold_test"]) < 140
+    assert 0.05 < len(who["cold_valid"]) / (400 - len(who["train"])) < 0.4
+    assert parts["cold_test"] == {(user, "i4") for user in who["cold_test"]}
+    assert len(parts["cold_valid"]) == 5 * len(who["cold_valid"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=60), st.integers(1, 4))

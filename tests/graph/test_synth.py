@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from medapps.graph.check import check_dataset
+from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.read import read_graph
 from medapps.graph.synth.edges import RELATIONS, shares
@@ -59,7 +60,7 @@ def smoothed(graph: Graph, width: int) -> np.ndarray:
 
 def test_counts_are_exact(demo: Path) -> None:
     made = synthesize(demo, "demo")  # kept, not made again
-    graph = read_graph(demo)
+    graph = read_graph(demo, GraphConfig(interactions="off"))
     assert graph.counts()["entities"] == made.users == PRESETS["demo"].users
     assert len(graph.train) == made.triples == PRESETS["demo"].triples(made.users)
     assert graph.relations.names().to_list() == sorted(r.name for r in RELATIONS)
@@ -114,7 +115,7 @@ def test_labels_follow_from_the_latents_and_not_from_shuffled_ones(demo: Path) -
 
 def test_the_graph_reveals_the_latents_in_part(demo: Path) -> None:
     labels = pl.read_parquet(demo / "labels.parquet")
-    graph = read_graph(demo)
+    graph = read_graph(demo, GraphConfig(interactions="off"))
     assert graph.entities.names().equals(labels["user"], check_names=False)
     seen = smoothed(graph, 24)
     oracle = pl.read_parquet(demo / "latents.parquet")["latent"].to_numpy()
@@ -144,7 +145,7 @@ def _within(rows: np.ndarray, group: np.ndarray) -> float:
 
 
 def test_degrees_are_heavy_tailed(demo: Path) -> None:
-    graph = read_graph(demo)
+    graph = read_graph(demo, GraphConfig(interactions="off"))
     out, into = (
         np.bincount(graph.train[:, side], minlength=len(graph.entities)) for side in (0, 2)
     )
