@@ -12,14 +12,17 @@ from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import rank_among
 from medapps.graph.ids import IdMap
+from medapps.graph.purchases import split_purchases
 from medapps.graph.split import TRAIN, VALID
 from medapps.label.config import LabelConfig
 from medapps.label.network import Examples, MlpSetting, train_mlps
 from medapps.label.run import train_labeller
 from medapps.recommend.config import NcfConfig, RecommendConfig
+from medapps.recommend.measure import in_blocks, measure
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.ncf_paper.ranking import count_ranks
-from medapps.recommend.ncf_paper.run import train_recommender
+from medapps.recommend.ncf_paper.run import train_ncf_paper
+from medapps.recommend.run import tests_of as prepare_tests
 
 NAN = np.nan
 
@@ -60,19 +63,18 @@ def test_a_recommender_without_numbers_is_the_worst_one(
     planted: NamedVectors, interactions: pl.DataFrame
 ) -> None:
     config = RecommendConfig(ncf=NcfConfig(epochs=0), references=(), sampled_negatives=20)
-    study = prepare(interactions, config)
-    full, sampled, _ = score_ranks(
-        study, lambda users: np.full((len(users), len(study.items)), NAN, np.float32), 10
-    )
-    unseen = len(study.items) - study.seen.counts()[study.split.test[:, 0]]
-    assert full.tolist() == unseen.tolist()
-    assert (sampled == 1 + study.candidates.shape[1]).all()
-    result = train_recommender(planted, study, config, seeds=(0,))
+    split = split_purchases(interactions)
+    study, tests = prepare(split, config), prepare_tests(split, config)
+    blocks = in_blocks(lambda users: np.full((len(users), 60), NAN, np.float32), 60)
+    worst = measure(blocks, tests).means
+    assert worst.pop("sampled.mrr") == pytest.approx(1 / (1 + study.candidates.shape[1]))
+    assert set(worst.values()) == {0}
+    result = train_ncf_paper(planted, study, config, seeds=(0,))
     with torch.no_grad():
         result.model.model.items[3:] = torch.nan
     users = study.users.names(np.arange(20))
     names = study.items.names(np.arange(3)).to_list()
-    assert set(result.model.recommend_for(users, 10)["item"]) <= set(names)
+    assert set(result.model.recommend(users, 10)["item"]) <= set(names)
 
 
 def test_a_recommender_that_diverges_in_its_last_step_is_an_error(
@@ -89,10 +91,10 @@ def test_a_recommender_that_diverges_in_its_last_step_is_an_error(
     config = RecommendConfig(
         ncf=NcfConfig(epochs=1, batch=10**6, average=0), references=(), user_decays=()
     )
-    study = prepare(interactions.head(120), config)
+    study = prepare(split_purchases(interactions.head(120)), config)
     monkeypatch.setattr(torch.optim.AdamW, "step", overflow)
     with pytest.raises(MedappsError, match=r"diverged.*learning_rate"):
-        train_recommender(planted, study, config, seeds=(0,))
+        train_ncf_paper(planted, study, config, seeds=(0,))
 
 
 def test_a_labeller_without_numbers_is_never_the_best_one(
@@ -116,11 +118,11 @@ def test_a_user_without_numbers_is_not_labelled_or_recommended_to(
     quick = LabelConfig(epochs=1, controls=False)
     model = train_labeller(planted, labels, quick, seeds=(0,)).model
     config = RecommendConfig(ncf=NcfConfig(epochs=1), references=(), user_decays=())
-    study = prepare(interactions, config)
-    recommender = train_recommender(planted, study, config, seeds=(0,)).model
+    study = prepare(split_purchases(interactions), config)
+    recommender = train_ncf_paper(planted, study, config, seeds=(0,)).model
     new = pl.Series(["new"])
     broken = NamedVectors(IdMap.of(new), np.full((1, 8), NAN, np.float32), "broken")
     with pytest.raises(MedappsError, match=r"'new'.*not finite"):
         model.predict(broken, new)
     with pytest.raises(MedappsError, match=r"'new'.*not finite"):
-        recommender.recommend_for(new, 5, broken)
+        recommender.recommend(new, 5, broken)

@@ -12,24 +12,26 @@ import torch
 from medapps.arrays import open_arrays
 from medapps.crop.quantize import dequantize
 from medapps.crop.service import NamedVectors
+from medapps.graph.purchases import split_purchases
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.ncf_paper.model import NcfRecommender
 from medapps.recommend.ncf_paper.problem import prepare
-from medapps.recommend.ncf_paper.run import train_recommender
+from medapps.recommend.ncf_paper.run import train_ncf_paper
 
 
 @pytest.fixture(scope="module", params=["neumf", "gmf", "none"])
 def recommender(
     request: pytest.FixtureRequest, planted: NamedVectors, interactions: pl.DataFrame
-) -> Recommender:
+) -> NcfRecommender:
     mode = "gmf" if request.param == "gmf" else "neumf"
     config = RecommendConfig(ncf=NcfConfig(epochs=3, learning_rate=0.02, mode=mode))
     source = None if request.param == "none" else planted
-    return train_recommender(source, prepare(interactions, config), config, seeds=(0,)).model
+    study = prepare(split_purchases(interactions), config)
+    return train_ncf_paper(source, study, config, seeds=(0,)).model
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_onnx_runtime_equals_torch(recommender: Recommender, tmp_path: Path, dtype: str) -> None:
+def test_onnx_runtime_equals_torch(recommender: NcfRecommender, tmp_path: Path, dtype: str) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from medapps.model.spec import ScoreSpec
 
+from medapps.crop.score import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.recommend.parts.graph_score import graph_score, services
+from medapps.recommend.parts.graph_score import graph_score, service_of
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
@@ -43,5 +43,6 @@ def test_a_users_service_vector_is_its_own_translated_by_takes() -> None:
     entities = np.arange(12, dtype=np.float32).reshape(4, 3)
     takes = np.array([1, 2, 3], np.float32)
     graph = graph_score(entities, takes, ScoreSpec(), np.array([1, -1]), np.array([2]))
-    users, items = services(graph)
-    assert users.tolist() == [[4, 6, 8], [0, 0, 0]] and items.tolist() == [[6, 7, 8]]
+    service = service_of(graph)
+    assert service.users.tolist() == [[4, 6, 8], [0, 0, 0]]
+    assert service.items is not None and service.items.tolist() == [[6, 7, 8]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from medapps.model.spec import ScoreSpec
+from medapps.crop.score import ScoreSpec
 from scipy.sparse import csr_matrix
 
 from medapps.errors import MedappsError

@@ -8,16 +8,20 @@ import polars as pl
 import pytest
 
 from medapps.crop.service import NamedVectors
+from medapps.graph.purchases import split_purchases
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.problem import prepare
-from medapps.recommend.ncf_paper.run import train_recommender
+from medapps.recommend.ncf_paper.run import train_ncf_paper
+from medapps.recommend.run import train_recommender
 from medapps.serve.register import log_recommender
 from medapps.tracking import NO_RUN, track, tracking_uri
 
 pytestmark = pytest.mark.filterwarnings("default")  # those of mlflow and what it imports
 
 
+@pytest.mark.parametrize("kind", ["ncf", "ncf-paper"])
 def test_a_logged_recommender_answers_by_name(
+    kind: str,
     planted: NamedVectors,
     interactions: pl.DataFrame,
     tmp_path: Path,
@@ -26,10 +30,12 @@ def test_a_logged_recommender_answers_by_name(
     import mlflow
     import pandas as pd
 
+    split = split_purchases(interactions)
     config = RecommendConfig(ncf=NcfConfig(epochs=1))
-    recommender = train_recommender(
-        planted, prepare(interactions, config), config, seeds=(0,)
-    ).model
+    if kind == "ncf":
+        recommender = train_recommender(planted, split, config).model
+    else:
+        recommender = train_ncf_paper(planted, prepare(split, config), config, seeds=(0,)).model
     recommender.save(tmp_path / "model")
     assert log_recommender(NO_RUN, tmp_path / "model") is None
     with track(tmp_path, experiment="planted", name="recommend") as run:
@@ -39,7 +45,7 @@ def test_a_logged_recommender_answers_by_name(
     model = mlflow.pyfunc.load_model(address)
     users = ["user:001", "stranger"]
     answer = model.predict(pd.DataFrame({"user": users}))
-    expected = recommender.recommend_for(pl.Series("user", users), 10)
+    expected = recommender.recommend(pl.Series("user", users), 10)
     assert answer["item"].tolist() == expected["item"].to_list()
     assert model.metadata.signature.inputs.input_names() == ["user"]
     assert model.metadata.signature.outputs.input_names() == ["user", "item", "rank", "score"]

@@ -1,4 +1,4 @@
-"""Recommendation on planted tastes: protocols, segments, the saved model, bad input."""
+"""The network of the NCF paper on planted tastes: protocols, segments, the saved model."""
 
 from __future__ import annotations
 
@@ -10,47 +10,56 @@ import pytest
 
 from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
+from medapps.graph.config import SplitConfig
 from medapps.graph.ids import IdMap
+from medapps.graph.purchases import PurchaseSplit, split_purchases
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.ncf_paper.model import Recommender
+from medapps.recommend.ncf_paper.model import NcfRecommender
 from medapps.recommend.ncf_paper.problem import Problem, prepare
-from medapps.recommend.ncf_paper.run import (
-    RecommendResult,
-    recommend_products,
-    reference_report,
-    train_recommender,
-)
+from medapps.recommend.ncf_paper.run import RecommendResult, train_ncf_paper
+from medapps.recommend.run import reference_report
 
 QUICK = RecommendConfig(
     ncf=NcfConfig(epochs=25, learning_rate=0.01, patience=25, user_dropout=0.3),
     sampled_negatives=20,
-    cold_share=0.2,
 )
+SPLIT = SplitConfig(cold_share=0.2)
 
 
 @pytest.fixture(scope="module")
-def study(interactions: pl.DataFrame) -> Problem:
-    return prepare(interactions, QUICK)
+def split(interactions: pl.DataFrame) -> PurchaseSplit:
+    return split_purchases(interactions, SPLIT)
+
+
+@pytest.fixture(scope="module")
+def study(split: PurchaseSplit) -> Problem:
+    return prepare(split, QUICK)
 
 
 @pytest.fixture(scope="module")
 def result(planted: NamedVectors, study: Problem) -> RecommendResult:
-    return train_recommender(planted, study, QUICK, seeds=(0, 1), data="planted")
+    return train_ncf_paper(planted, study, QUICK, seeds=(0, 1), data="planted")
 
 
 def test_vectors_help_most_where_there_are_no_interactions(
-    result: RecommendResult, planted: NamedVectors, study: Problem
+    result: RecommendResult, planted: NamedVectors, study: Problem, split: PurchaseSplit
 ) -> None:
-    real = result.report.metrics
-    rivals = {
-        control: train_recommender(planted, study, QUICK, seeds=(0,), control=control).report
-        for control in ("random", "shuffled")
+    real, rng = result.report.metrics, np.random.default_rng(7)
+    controls = {
+        "random": rng.standard_normal(planted.values.shape).astype(np.float32),
+        "shuffled": rng.permutation(planted.values),
     }
-    rivals["none"] = train_recommender(None, study, QUICK, seeds=(0,)).report
+    rivals = {
+        name: train_ncf_paper(
+            NamedVectors(planted.names, values, name), study, QUICK, seeds=(0,)
+        ).report
+        for name, values in controls.items()
+    }
+    rivals["none"] = train_ncf_paper(None, study, QUICK, seeds=(0,)).report
     for rival in rivals.values():
         assert rival.unit_digest == result.report.unit_digest
         assert real["cold.ndcg_at_10"] > 2 * rival.metrics["cold.ndcg_at_10"]
-    popular = result.report.details["beside"]["popularity"]
+    popular = reference_report("popularity", split, QUICK).metrics
     assert real["full.ndcg_at_10"] > 1.5 * popular["full.ndcg_at_10"]
 
 
@@ -76,12 +85,11 @@ def test_candidates_are_unseen_and_kept(study: Problem, interactions: pl.DataFra
     assert parts.select("user", "item").is_unique().all()
 
 
-def test_a_data_sets_own_negatives_are_used(interactions: pl.DataFrame) -> None:
-    study = prepare(interactions, QUICK)
+def test_a_data_sets_own_negatives_are_used(split: PurchaseSplit, study: Problem) -> None:
     given = study.candidate_table().sample(fraction=1, shuffle=True, seed=0)
-    again = prepare(interactions, QUICK, given)
+    again = prepare(split, QUICK, given)
     assert again.own_candidates and np.array_equal(again.candidates, study.candidates)
-    half = prepare(interactions, QUICK, given.head(10))
+    half = prepare(split, QUICK, given.head(10))
     assert not half.own_candidates
 
 
@@ -89,10 +97,10 @@ def test_lists_by_name_leave_out_what_was_seen(
     result: RecommendResult, planted: NamedVectors, interactions: pl.DataFrame, tmp_path: Path
 ) -> None:
     result.model.save(tmp_path / "model")
-    model = Recommender.load(tmp_path / "model")
+    model = NcfRecommender.load(tmp_path / "model")
     users = pl.Series("user", ["user:000", "user:299", "stranger", "user:123"])
-    table = model.recommend_for(users, 7, planted)
-    assert table.equals(result.model.recommend_for(users, 7, planted))
+    table = model.recommend(users, 7, planted)
+    assert table.equals(result.model.recommend(users, 7, planted))
     assert table.group_by("user", maintain_order=True).len()["len"].to_list() == [7, 7, 7, 7]
     for _, part in table.group_by("user"):
         assert part["rank"].to_list() == list(range(1, 8))
@@ -109,18 +117,18 @@ def test_new_users_are_served_by_their_graph_vectors(
         IdMap.of("new:" + planted.names.names().str.slice(5)), planted.values, "twins"
     )
     kind = ((planted.values - 2)[:, :2] > 0) @ np.array([1, 2])
-    table = result.model.recommend_for(twins.names.names(), 10, twins)
+    table = result.model.recommend(twins.names.names(), 10, twins)
     group = (table["item"].str.slice(5).cast(pl.Int64) // 15).to_numpy().reshape(-1, 10)
     assert not table["known"].any()
     assert (group == kind[:, None]).mean() > 0.6  # chance: 0.25
-    lost = result.model.recommend_for(twins.names.names(), 10)["item"].to_numpy().reshape(-1, 10)
+    lost = result.model.recommend(twins.names.names(), 10)["item"].to_numpy().reshape(-1, 10)
     assert (lost == lost[0]).all()  # without vectors every newcomer gets the same list
 
 
 def test_explanations_name_the_nearest_takers(result: RecommendResult) -> None:
     model = result.model
     users = pl.Series("user", ["user:003", "user:010", "user:299"])
-    table = model.recommend_for(users, 4)
+    table = model.recommend(users, 4)
     reasons = model.explain(table, count=3)
     history = result.study.split_table().filter(pl.col("split") != "test")
     takers = {item: part["user"].to_list() for (item,), part in history.group_by("item")}
@@ -138,75 +146,15 @@ def test_explanations_name_the_nearest_takers(result: RecommendResult) -> None:
         assert part["similarity"].to_list() == pytest.approx([near[n] for n in best], abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["popularity", "als", "bpr"])
-def test_references_beat_chance_on_the_same_split(study: Problem, name: str) -> None:
-    report = reference_report(name, study, QUICK)
-    assert report.unit_digest == study.digest
-    chance = 10 / 60
-    floor = {"popularity": 0.8 * chance, "als": 2 * chance, "bpr": 1.5 * chance}[name]
-    assert report.metrics["full.hit_at_10"] > floor
-
-
-def test_popularity_ranks_by_hand() -> None:
-    rows = [
-        ("a", "x", 1),
-        ("b", "x", 1),
-        ("c", "x", 1),
-        ("a", "y", 0),
-        ("b", "y", 0),
-        ("c", "z", 0),
-    ]
-    rows += [("a", "z", 5), ("b", "w", 5), ("c", "w", 5)]
-    frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
-    frame = frame.with_columns(
-        split=pl.when(pl.col("timestamp") == 5).then(pl.lit("test")).otherwise(pl.lit("train"))
-    )
-    config = RecommendConfig(sampled_negatives=1, list_length=2)
-    study = prepare(frame, config)
-    # training rows: validation takes x of every user (latest), leaving y, y, z
-    report = reference_report("popularity", study, config)
-    # a: y seen, x validated -> z (1) against w (0): rank 1; b: w (0) against z (1): rank 2;
-    # c: w (0) against y (2): rank 2
-    assert report.units["full.mrr"][0].tolist() == [1, 0.5, 0.5]
-
-
 def test_refit_trains_on_validation_items_too(study: Problem, planted: NamedVectors) -> None:
     config = QUICK.model_copy(
         update={"refit": True, "ncf": NcfConfig(epochs=3, learning_rate=0.01)}
     )
     plain = config.model_copy(update={"refit": False})
-    one = train_recommender(planted, study, config, seeds=(0,))
-    two = train_recommender(planted, study, plain, seeds=(0,))
+    one = train_ncf_paper(planted, study, config, seeds=(0,))
+    two = train_ncf_paper(planted, study, plain, seeds=(0,))
     assert one.report.details["epochs"] == two.report.details["epochs"]
     assert one.report.metrics != two.report.metrics
-
-
-def _frame(**columns: list) -> pl.DataFrame:
-    rows = {"user": ["a", "a", "a", "b", "b"], "item": ["x", "y", "z", "x", "z"]}
-    return pl.DataFrame(rows | columns)
-
-
-@pytest.mark.parametrize(
-    ("frame", "config", "message"),
-    [
-        (_frame().drop("item"), {}, "no column 'item'; it has 'user'"),
-        (_frame().clear(), {}, "empty"),
-        (_frame(item=["x", None, "z", "x", "z"]), {}, "'item' has 1 .*row 2"),
-        (_frame(rating=[1, -2, 3, 4, 5]), {}, "1 ratings .* negative.*row 2.*bad_ratings=drop"),
-        (_frame(rating=[1.0, 2.0, float("nan"), 1, 1]), {}, "not finite.*row 3"),
-        (_frame(rating=["good"] * 5), {}, "rating.*ratings are numbers"),
-        (_frame(timestamp=[1.0, float("inf"), 2, 3, 4]), {}, "timestamp.*not finite.*row 2"),
-        (_frame(timestamp=["early"] * 5), {}, "timestamp.*number or a date"),
-        (_frame(split=["train", "trian", "test", "train", "test"]), {}, "'trian'.*own_split=false"),
-        (_frame().head(1), {}, "single interaction"),
-        (_frame(), {"core": 9}, "9-core is empty.*recommend.core"),
-        (_frame(), {"list_length": 4}, "Lists of 4 items.*catalogue has 3"),
-        (_frame(user=[1.5, 1.5, 1.5, 2.5, 2.5]), {}, "type Float64; ids are strings or integers"),
-    ],
-)
-def test_wrong_interactions_are_explained(frame: pl.DataFrame, config: dict, message: str) -> None:
-    with pytest.raises(MedappsError, match=message):
-        recommend_products(None, frame, RecommendConfig(**{"list_length": 1} | config))
 
 
 def test_rules_for_odd_rows_are_counted() -> None:
@@ -217,33 +165,34 @@ def test_rules_for_odd_rows_are_counted() -> None:
             "rating": [1, 1, 1, 1, 1, -1, 1, 1, 1],
         }
     )
-    study = prepare(frame, RecommendConfig(bad_ratings="drop", list_length=1))
+    config, drop = RecommendConfig(list_length=1), SplitConfig(bad_ratings="drop")
+    study = prepare(split_purchases(frame, drop), config)
     assert study.notes["duplicate_rows"] == 1 and study.notes["bad_ratings"] == 1
     assert study.notes["users_with_one_interaction"] == 2 and study.notes["no_timestamps"] == 1
-    assert {0, 3} == set(study.split.test[:, 0].tolist())  # a and d; b and c have one row
-    again = prepare(frame.reverse(), RecommendConfig(bad_ratings="drop", list_length=1))
+    assert {0, 3} == set(study.test[:, 0].tolist())  # a and d; b and c have one row
+    again = prepare(split_purchases(frame.reverse(), drop), config)
     assert again.digest == study.digest
 
 
 def test_too_long_lists_are_refused(result: RecommendResult) -> None:
     users = pl.Series("user", ["user:000"])
     with pytest.raises(MedappsError, match=r"61 recommendations.*60 items.*-k between 1 and 60"):
-        result.model.recommend_for(users, 61)
-    everything = result.model.recommend_for(users, 60)
+        result.model.recommend(users, 61)
+    everything = result.model.recommend(users, 60)
     assert len(everything) < 60  # only what is unseen
 
 
 def test_without_vectors_nothing_is_explained(study: Problem) -> None:
     config = QUICK.model_copy(update={"ncf": NcfConfig(epochs=1)})
-    model = train_recommender(None, study, config, seeds=(0,)).model
+    model = train_ncf_paper(None, study, config, seeds=(0,)).model
     with pytest.raises(MedappsError, match="no graph vectors"):
-        model.explain(model.recommend_for(pl.Series("user", ["user:000"]), 2))
+        model.explain(model.recommend(pl.Series("user", ["user:000"]), 2))
 
 
 def test_every_method_chooses_its_own_regularisation_on_validation_items(study: Problem) -> None:
     def train(*values: float) -> RecommendResult:
         config = QUICK.model_copy(update={"user_decays": values})
-        return train_recommender(None, study, config, seeds=(0,))
+        return train_ncf_paper(None, study, config, seeds=(0,))
 
     alone = {value: train(value).report for value in (0.0, 30.0)}
     best = max(alone, key=lambda value: alone[value].details["valid"][0])
@@ -254,12 +203,12 @@ def test_every_method_chooses_its_own_regularisation_on_validation_items(study: 
 
 
 def test_a_sample_of_test_users_leaves_training_alone_and_is_marked(
-    interactions: pl.DataFrame, study: Problem
+    split: PurchaseSplit, study: Problem
 ) -> None:
-    some = prepare(interactions, QUICK.model_copy(update={"test_users": 10}))
-    whole = {tuple(row) for row in study.split.test.tolist()}
-    assert len(some.split.test) == 10 and {tuple(row) for row in some.split.test.tolist()} < whole
-    assert (np.diff(some.split.test[:, 0]) > 0).all()
-    assert np.array_equal(some.split.train, study.split.train)
+    some = prepare(split, QUICK.model_copy(update={"test_users": 10}))
+    whole = {tuple(row) for row in study.test.tolist()}
+    assert len(some.test) == 10 and {tuple(row) for row in some.test.tolist()} < whole
+    assert (np.diff(some.test[:, 0]) > 0).all()
+    assert np.array_equal(some.train, study.train)
     assert some.notes["test_users_before_sampling"] == len(whole)
     assert some.digest != study.digest, "values of other users must not be paired with these"
