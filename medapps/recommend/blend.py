@@ -185,8 +185,13 @@ def choose_weights(
     """Common weights, then those of users with few, some and many purchases, shrunk to them.
 
     Users without purchases take weights chosen on `cold` candidates of the same parts (those in
-    `cold_rule` only), or the rule itself where there are none.
+    `cold_rule` only), or the rule itself where there are none. Without any candidates the first
+    part has all weight.
     """
+    rule = np.array([dict(cold_rule or {}).get(name, 0.0) for name in names])
+    if not len(candidates.wanted):
+        first = np.eye(1, len(names))
+        return Weights(tuple(names), np.empty(0, int), first, _cold(rule, cold), 0.0)
     common, _ = choose(candidates)
     count = candidates.purchases
     bounds = np.unique(np.quantile(count, np.arange(1, buckets) / buckets).astype(int))
@@ -202,7 +207,6 @@ def choose_weights(
     if candidates.rewards(values[bucket]).mean() < candidates.rewards(common).mean():
         values[:] = common
     valid = float(candidates.rewards(values[bucket]).mean())
-    rule = np.array([dict(cold_rule or {}).get(name, 0.0) for name in names])
     return Weights(tuple(names), bounds, values, _cold(rule, cold), valid)
 
 
