@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
 
 from medapps.arrays import open_arrays
 from medapps.errors import MedappsError
@@ -94,7 +94,8 @@ class Recommender:
         """For each (user, item): the user's purchases most alike, the nearest users who took it.
 
         Columns user, item, kind (purchase or neighbour), reason (a name) and strength, strongest
-        first. Likeness is that of the item vectors of the strongest part.
+        first. Likeness is the cosine of the graph's vectors, else of a factorisation's, else of
+        purchases.
         """
         user, item = self.users.ids(recommended["user"]), self.items.ids(recommended["item"])
         rows = np.flatnonzero((user >= 0) & (item >= 0))
@@ -114,20 +115,21 @@ class Recommender:
             tables.append(table.with_columns(kind=pl.lit(kind)).select(REASON_COLUMNS))
         return pl.concat(tables)
 
-    def _item_vectors(self) -> np.ndarray:
-        """(items, width) of length one: the graph's, or those of a factorisation."""
+    def _item_vectors(self) -> np.ndarray | csr_matrix:
+        """(items, width) of length one: the graph's, a factorisation's, or who bought them."""
         model = self.model
         if model.graph is not None:
             return _unit(model.graph.items)
         factors = model.collaborative or (model.gmf and model.gmf[0])
-        return _unit(factors.items if factors else np.zeros((len(self.items), 1), np.float32))
+        return _unit(factors.items) if factors else _unit_rows(csr_matrix(self.purchases.T))
 
-    def _user_vectors(self) -> np.ndarray:
+    def _user_vectors(self) -> np.ndarray | csr_matrix:
+        """(users, width) likewise."""
         model = self.model
         if model.graph is not None:
             return _unit(model.graph.users)
         factors = model.collaborative or (model.gmf and model.gmf[0])
-        return _unit(factors.users if factors else np.zeros((len(self.users), 1), np.float32))
+        return _unit(factors.users) if factors else _unit_rows(self.purchases)
 
     def save(self, folder: Path, provenance: Provenance = NEW) -> None:
         """Write the recommender as a folder."""
@@ -266,11 +268,16 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.maximum(length, 1e-12)
 
 
+def _unit_rows(matrix: csr_matrix) -> csr_matrix:
+    """Rows of ones, divided by their length."""
+    return csr_matrix(diags(np.maximum(np.diff(matrix.indptr), 1) ** -0.5) @ matrix)
+
+
 def _reasons(
     matrix: csr_matrix,
     owner: np.ndarray,  # (n,) rows of the matrix, whose entries may be reasons
     asked: np.ndarray,  # (n,) what the reasons are compared with, rows of `vectors`
-    vectors: np.ndarray,  # of length one
+    vectors: np.ndarray | csr_matrix,  # of length one
     count: int,
     skip: np.ndarray | None = None,  # (n,) an entry that is no reason
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -278,7 +285,11 @@ def _reasons(
     own = matrix[owner]
     case = np.repeat(np.arange(len(owner)), np.diff(own.indptr))
     entry = own.indices
-    near = np.einsum("ij,ij->i", vectors[asked[case]], vectors[entry])
+    one, other = vectors[asked[case]], vectors[entry]
+    if isinstance(one, np.ndarray):
+        near = np.einsum("ij,ij->i", one, other)
+    else:
+        near = np.asarray(one.multiply(other).sum(1)).reshape(-1)
     good = near > 0
     if skip is not None:
         good &= entry != skip[case]
