@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, diags
 
 from medapps.recommend.blend import Weights, choose_weights, gather
-from medapps.recommend.lists import Scores, top_k
+from medapps.recommend.lists import Scores, evaluate, top_k
 from medapps.recommend.parts.collaborative import Factors, fold_in
 from medapps.recommend.parts.graph_score import GraphScore, service_of
 from medapps.recommend.parts.neighbours import Neighbours
@@ -57,11 +57,11 @@ class Mixture:
 
     def weights_of(self, users: np.ndarray, purchases: csr_matrix) -> np.ndarray:
         """(len(users), parts): popularity alone for users of whom nothing is known."""
-        count = np.diff(purchases.indptr)[users]
-        weights = self.weights.of(count)
-        stranger = (weights.sum(1) == 0) | ((count == 0) & ~self.known_users[users])
-        popular = np.array([name == "popularity" for name in self.weights.names], float)
-        return np.where(stranger[:, None], popular, weights)
+        count, names = np.diff(purchases.indptr)[users], np.array(self.weights.names)
+        unknown = ~self.known_users[users, None]
+        weights = np.where(unknown & (names == "graph"), 0, self.weights.of(count))
+        stranger = (weights.sum(1, keepdims=True) == 0) | ((count[:, None] == 0) & unknown)
+        return np.where(stranger, names == "popularity", weights)
 
 
 def folded(model: Mixture, purchases: csr_matrix) -> Mixture:
@@ -112,6 +112,10 @@ def fit(
 
     `given` saves training them again when only the graph's vectors change.
     """
+    has = np.diff(train.indptr) > 0
+    valid, first = _rows(valid, has), _rows(valid, ~has)
+    if first.nnz:  # first purchases, where the split is by time
+        cold_valid = first if cold_valid is None else csr_matrix(cold_valid + first)
     tuner = Tuner(train, valid, seed)
     collaborative, near = None, None
     if "collaborative" in parts:
@@ -125,9 +129,7 @@ def fit(
         mapped = tuner.service(service, cold_valid) if "service" in parts else None
         gmf = tuner.injected(service) if "gmf" in parts else None
     known = np.zeros(train.shape[0], bool) if service is None else service.known_users
-    count = np.bincount(train.indices, minlength=train.shape[1])
     empty = Weights((), np.empty(0), np.empty((1, 0)), np.empty(0), 0.0)
-    popularity = np.log1p(count).astype(np.float32)
     settings = (given.settings if given else {}) | tuner.settings
     model = Mixture(
         train=train,
@@ -136,7 +138,7 @@ def fit(
         graph=graph if "graph" in parts else None,
         service=mapped,
         gmf=gmf,
-        popularity=popularity,
+        popularity=popularity(train),
         known_users=known,
         weights=empty,
         settings=settings,
@@ -146,6 +148,41 @@ def fit(
     tuner.seconds["weights"] = time.perf_counter() - began
     seconds = (given.seconds if given else {}) | tuner.seconds
     return replace(model, weights=weights, seconds=seconds)
+
+
+def graph_alone(train: csr_matrix, valid: csr_matrix, graph: GraphScore) -> Mixture:
+    """The graph's score and nothing else; whom it does not know gets what is popular."""
+    found = evaluate(graph.scores, valid, train)["ndcg_at_10"]
+    weights = Weights(
+        ("graph", "popularity"),
+        np.empty(0, int),
+        np.array([[1.0, 0.0]]),
+        np.array([1.0, 0.0]),
+        float(found.mean()) if len(found) else 0.0,
+    )
+    return Mixture(
+        train=train,
+        collaborative=None,
+        neighbours=None,
+        graph=graph,
+        service=None,
+        gmf=None,
+        popularity=popularity(train),
+        known_users=graph.known_users,
+        weights=weights,
+    )
+
+
+def popularity(train: csr_matrix) -> np.ndarray:
+    """float32 (items,): the logarithm of how often an item was bought."""
+    return np.log1p(np.bincount(train.indices, minlength=train.shape[1])).astype(np.float32)
+
+
+def _rows(matrix: csr_matrix, chosen: np.ndarray) -> csr_matrix:
+    """The same with every other row empty."""
+    kept = csr_matrix(diags(chosen.astype(np.float32)) @ matrix, dtype=np.float32)
+    kept.eliminate_zeros()
+    return kept
 
 
 def _weights(model: Mixture, valid: csr_matrix, cold_valid: csr_matrix | None) -> Weights:

@@ -16,7 +16,7 @@ from medapps.graph.purchases import PurchaseSplit, split_purchases
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.lists import blended
 from medapps.recommend.measure import Blocks, Measured, Tests, in_blocks, measure
-from medapps.recommend.mixture import PARTS, Mixture, fit, folded
+from medapps.recommend.mixture import PARTS, Mixture, fit, folded, graph_alone
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.problem import Problem, problem_of
 from medapps.recommend.recommender import Recommender, trimmed
@@ -24,9 +24,6 @@ from medapps.recommend.references import tune
 from medapps.recommend.vectors import graph_of, users_of
 from medapps.report import Report
 from medapps.tracking import NO_RUN, Run
-
-GRAPH_PARTS = ("graph", "popularity")
-"""Parts of the model `graph`; popularity is for users of whom nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +67,16 @@ def train_recommender(
     tests = tests_of(split, config, source, negatives)
     problem, began = tests.problem, time.perf_counter()
     graph, service = graph_of(source, problem)
-    parts = GRAPH_PARTS if config.model == "graph" else config.parts
-    if config.model == "graph" and graph is None:
+    train, valid = problem.train, problem.valid
+    if config.model != "graph":
+        model = fit(train, valid, graph, service, problem.cold_valid, config.parts, seed=seed)
+    elif graph is not None:
+        model = graph_alone(train, valid, graph)
+    else:
         raise MedappsError(
             "--model graph needs an embedding whose graph holds the purchases (relation takes).",
             fix="Train one with interactions beside the graph, or use --model ncf.",
         )
-    model = fit(problem.train, problem.valid, graph, service, problem.cold_valid, parts, seed=seed)
     parts_told = _part_facts(model)
     known = problem.known
     model = folded(trimmed(model), known)
