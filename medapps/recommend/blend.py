@@ -63,6 +63,10 @@ class Candidates:
         scores = np.ascontiguousarray(self.scores[:, rows])
         return Candidates(scores, self.found[rows], self.wanted[rows], self.purchases[rows])
 
+    def of_parts(self, parts: np.ndarray) -> Candidates:
+        """The same for some of the parts."""
+        return Candidates(self.scores[parts], self.found, self.wanted, self.purchases)
+
 
 def gather(
     parts: Sequence[Scores],
@@ -181,21 +185,45 @@ def choose_weights(
     cold: Candidates | None = None,
     cold_rule: Mapping[str, float] | None = None,
     buckets: int = 3,
+    plain: Sequence[str] = (),
 ) -> Weights:
     """Common weights, then those of users with few, some and many purchases, shrunk to them.
 
-    Users without purchases take weights chosen on `cold` candidates of the same parts (those in
-    `cold_rule` only), or the rule itself where there are none. Without any candidates the first
-    part has all weight.
+    Never below the weights that the parts in `plain` would have without the others. Users without
+    purchases take weights chosen on `cold` candidates of the same parts (those in `cold_rule`
+    only), or the rule itself where there are none. Without any candidates the first part has all
+    weight.
     """
     rule = np.array([dict(cold_rule or {}).get(name, 0.0) for name in names])
     if not len(candidates.wanted):
         first = np.eye(1, len(names))
         return Weights(tuple(names), np.empty(0, int), first, _cold(rule, cold), 0.0)
-    common, _ = choose(candidates)
-    count = candidates.purchases
-    bounds = np.unique(np.quantile(count, np.arange(1, buckets) / buckets).astype(int))
-    bucket = np.searchsorted(bounds, count, side="left")
+    bounds = np.unique(
+        np.quantile(candidates.purchases, np.arange(1, buckets) / buckets).astype(int)
+    )
+    values, valid = _by_count(candidates, bounds, choose(candidates)[0])
+    able = np.flatnonzero(np.isin(names, plain))
+    if 0 < len(able) < len(names):
+        inner = candidates.of_parts(able)
+        base = np.zeros((len(bounds) + 1, len(names)))
+        common = np.zeros(len(names))
+        common[able] = choose(inner)[0]
+        base[:, able], least = _by_count(inner, bounds, common[able])
+        if least > valid:
+            start, _ = choose(candidates, common)
+            values, valid = _by_count(candidates, bounds, start)
+        if least > valid:
+            values, valid = base, least
+    return Weights(tuple(names), bounds, values, _cold(rule, cold), valid)
+
+
+def _by_count(
+    candidates: Candidates, bounds: np.ndarray, common: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Weights (buckets, parts) by purchases, each between its own and the common ones, unless the
+    common ones are better; and their mean ndcg@10.
+    """
+    bucket = np.searchsorted(bounds, candidates.purchases, side="left")
     values = np.tile(common, (len(bounds) + 1, 1))
     for number in range(len(values)):
         rows = np.flatnonzero(bucket == number)
@@ -204,17 +232,14 @@ def choose_weights(
         own, _ = choose(candidates.some(rows), common)
         share = len(rows) / (len(rows) + SHRINK)
         values[number] = share * own + (1 - share) * common
-    if candidates.rewards(values[bucket]).mean() < candidates.rewards(common).mean():
-        values[:] = common
-    valid = float(candidates.rewards(values[bucket]).mean())
-    return Weights(tuple(names), bounds, values, _cold(rule, cold), valid)
+    valid, least = (float(candidates.rewards(w).mean()) for w in (values[bucket], common))
+    return (values, valid) if valid >= least else (np.tile(common, (len(values), 1)), least)
 
 
 def _cold(rule: np.ndarray, cold: Candidates | None) -> np.ndarray:
     if cold is None or not len(cold.wanted) or not rule.any():
         return rule
     able = np.flatnonzero(rule)
-    inner = Candidates(cold.scores[able], cold.found, cold.wanted, cold.purchases)
     out = np.zeros(len(rule))
-    out[able] = choose(inner)[0]
+    out[able] = choose(cold.of_parts(able))[0]
     return out

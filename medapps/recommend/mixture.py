@@ -23,6 +23,8 @@ from medapps.recommend.parts.service import LowRank, Service
 from medapps.recommend.tune import Tuner
 
 PARTS = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
+PLAIN = ("collaborative", "neighbours", "popularity")
+"""Parts that need no graph."""
 COLD = {"graph": 0.9, "service": 0.1}
 """Weights of users without purchases where no cold user validates."""
 
@@ -194,4 +196,4 @@ def _weights(model: Mixture, valid: csr_matrix, cold_valid: csr_matrix | None) -
     if cold_valid is not None and cold_valid.nnz:
         cold = gather(functions, cold_valid, model.train)
     rule = {name: weight for name, weight in COLD.items() if name in made} or {"popularity": 1.0}
-    return choose_weights(names, candidates, cold, rule)
+    return choose_weights(names, candidates, cold, rule, plain=PLAIN)
