@@ -57,7 +57,8 @@ def graph_of(source: Source | None, problem: Problem) -> tuple[GraphScore | None
             "training interactions is in the graph.",
             fix="Check that both files name users the same way, or use --method none.",
         )
-    if not np.isfinite(service.users).all():
+    tables = [service.users] if service.items is None else [service.users, service.items]
+    if not all(np.isfinite(table).all() for table in tables):
         raise MedappsError(
             "A vector holds a number that is not finite.",
             fix="Train the embedding again with a smaller learning rate.",
