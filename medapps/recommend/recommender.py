@@ -227,6 +227,7 @@ def _unpacked(
     gmf, graph, near = factors("gmf"), None, None
     if "graph" in groups:
         part = {k: v.astype(bool) if "known" in k else v for k, v in groups["graph"].items()}
+        part |= {k: np.array(part[k]) for k in ("items", "relation")}  # torch refuses mapped ones
         graph = GraphScore(**part, spec=ScoreSpec(**about["parts"]["graph"]))
     if "neighbours" in groups:
         size = purchases.shape[1]

@@ -33,7 +33,7 @@ def graph_score_of(source: Source | None, users: IdMap, items: IdMap) -> GraphSc
     if not known_items.any():
         return None
     takers, known_users = source.vectors(users.names())
-    relation = np.asarray(source.relations[names.to_list().index(TAKES)], np.float32)
+    relation = np.array(source.relations[names.to_list().index(TAKES)], np.float32)
     return GraphScore(takers, bought, relation, source.spec, known_users, known_items)
 
 

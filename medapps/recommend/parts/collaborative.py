@@ -163,7 +163,8 @@ def fold_in(
     prior = factors.base[None, :]
     if service is not None and factors.map is not None:
         prior = factors.base + service @ factors.map
-    start = np.broadcast_to(prior, (purchases.shape[0], prior.shape[1])).astype(np.float32)
+    shape = purchases.shape[0], prior.shape[1]
+    start = np.broadcast_to(prior, shape).astype(np.float32, order="C")
     level = penalties(purchases, factors.how)
     x = solve_rows(purchases, factors.items, level, prior, start, factors.how, 12)
     return np.where((np.diff(purchases.indptr) > 0)[:, None], x, start)
