@@ -30,8 +30,8 @@ class GraphConfig(Config):
     self_loops: Policy = "keep"
     """What to do with a triple whose head is its tail."""
     interactions: Literal["auto", "on", "off"] = "auto"
-    """Take the training purchases in as triples of the relation `takes`: where they can be split and
-    their ids fit, or it is an error if not, or never.
+    """Take the training purchases in as triples of the relation `takes`: where they can be split
+    and their ids fit, or it is an error if not, or never.
     """
     inverse: bool = False
     """Add (tail, relation:inverse, head) for every training triple."""
