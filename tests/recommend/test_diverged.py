@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from medapps.recommend.reference import score_ranks
 
 from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError

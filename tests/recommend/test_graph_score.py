@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medapps.crop.score import ScoreSpec
+from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from medapps.recommend.parts.graph_score import graph_score, service_of
 
@@ -18,7 +18,7 @@ def test_blocks_equal_single_triples_at_any_prefix(name: str, dim: int) -> None:
     rng = np.random.default_rng(0)
     entities = rng.standard_normal((30, 9 * entity)).astype(np.float32)
     relation = rng.standard_normal(9 * link).astype(np.float32)
-    spec = ScoreSpec(name, next(iter(rule.KERNELS)), scale=1.5, margin=4.0)
+    spec = ScoreSpec(name, next(iter(rule.NORMS)), scale=1.5, margin=4.0)
     users, items = np.arange(5), np.arange(10, 30)
     graph = graph_score(entities, relation, spec, users, items, dim)
     got = graph.scores(np.array([3, 1]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from medapps.crop.score import ScoreSpec
 from scipy.sparse import csr_matrix
 
 from medapps.errors import MedappsError
+from medapps.model.rule import ScoreSpec
 from medapps.recommend.lists import evaluate
 from medapps.recommend.metrics import list_metrics
 from medapps.recommend.mixture import fit

@@ -107,7 +107,8 @@ def test_lists_by_name_leave_out_what_was_seen(
         assert part["score"].is_sorted(descending=True) and part["item"].is_unique().all()
     history = result.study.split_table().filter(pl.col("split") != "test")
     assert table.join(history, on=["user", "item"], how="semi").is_empty()
-    assert table["known"].to_list() == [True] * 14 + [False] * 7 + [True] * 7
+    assert table["in_graph"].to_list() == [True] * 7 + [False] * 14 + [True] * 7
+    assert table["has_purchases"].equals(table["user"].is_in(history["user"].implode()))
 
 
 def test_new_users_are_served_by_their_graph_vectors(
@@ -119,7 +120,7 @@ def test_new_users_are_served_by_their_graph_vectors(
     kind = ((planted.values - 2)[:, :2] > 0) @ np.array([1, 2])
     table = result.model.recommend(twins.names.names(), 10, twins)
     group = (table["item"].str.slice(5).cast(pl.Int64) // 15).to_numpy().reshape(-1, 10)
-    assert not table["known"].any()
+    assert table["in_graph"].all() and not table["has_purchases"].any()
     assert (group == kind[:, None]).mean() > 0.6  # chance: 0.25
     lost = result.model.recommend(twins.names.names(), 10)["item"].to_numpy().reshape(-1, 10)
     assert (lost == lost[0]).all()  # without vectors every newcomer gets the same list
@@ -129,7 +130,7 @@ def test_explanations_name_the_nearest_takers(result: RecommendResult) -> None:
     model = result.model
     users = pl.Series("user", ["user:003", "user:010", "user:299"])
     table = model.recommend(users, 4)
-    reasons = model.explain(table, count=3)
+    reasons = model.why(table, count=3)
     history = result.study.split_table().filter(pl.col("split") != "test")
     takers = {item: part["user"].to_list() for (item,), part in history.group_by("item")}
     assert "user:299" not in reasons["user"]  # it has no vector
@@ -142,8 +143,8 @@ def test_explanations_name_the_nearest_takers(result: RecommendResult) -> None:
         near = {n: float(unit[own] @ unit[names.index(n)]) for n in takers[item] if n != user}
         near.pop("user:299", None)
         best = sorted(near, key=lambda n: -near[n])[:3]
-        assert part["neighbour"].to_list() == best
-        assert part["similarity"].to_list() == pytest.approx([near[n] for n in best], abs=1e-5)
+        assert part["reason"].to_list() == best
+        assert part["strength"].to_list() == pytest.approx([near[n] for n in best], abs=1e-5)
 
 
 def test_refit_trains_on_validation_items_too(study: Problem, planted: NamedVectors) -> None:
@@ -186,7 +187,7 @@ def test_without_vectors_nothing_is_explained(study: Problem) -> None:
     config = QUICK.model_copy(update={"ncf": NcfConfig(epochs=1)})
     model = train_ncf_paper(None, study, config, seeds=(0,)).model
     with pytest.raises(MedappsError, match="no graph vectors"):
-        model.explain(model.recommend(pl.Series("user", ["user:000"]), 2))
+        model.why(model.recommend(pl.Series("user", ["user:000"]), 2))
 
 
 def test_every_method_chooses_its_own_regularisation_on_validation_items(study: Problem) -> None:

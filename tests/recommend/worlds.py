@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from medapps.crop.crop import Crop
-from medapps.crop.score import ScoreSpec
 from medapps.graph.ids import IdMap
 from medapps.graph.read import TAKES
+from medapps.model.rule import ScoreSpec
 
 USERS, ITEMS, DIM = 150, 60, 4
 
