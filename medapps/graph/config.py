@@ -50,7 +50,7 @@ class SplitConfig(Config):
     """Part of all purchases that tests, and as much that validates, with `by: time`."""
     cold_share: float = Field(default=0.0, ge=0, lt=1)
     """Part of the users whose purchases are withheld, to test users without any."""
-    core: int = Field(default=0, ge=0)
+    core: int = Field(default=0, ge=0, le=2**31 - 1)
     """Remove users and items with fewer training interactions; 0 keeps all."""
     bad_ratings: Literal["error", "drop"] = "error"
     """What to do with negative or non-finite ratings."""

@@ -63,17 +63,17 @@ class RecommendConfig(Config):
     """
     references: tuple[Literal["popularity", "itemknn", "ease", "als", "bpr"], ...] = ("popularity",)
     """Recommenders without a graph, tuned and measured on the same purchases."""
-    sampled_negatives: int = Field(default=99, ge=1)
+    sampled_negatives: Size = 99
     """Distinct verified negatives per test item when sampled; fewer when items are few."""
-    list_length: int = Field(default=10, ge=1)
+    list_length: Size = 10
     """Length of the lists from which catalogue coverage is counted."""
-    few: tuple[int, ...] = (5, 10)
+    few: tuple[Count, ...] = (5, 10)
     """Users with at most so many training interactions are reported in rows of their own."""
     ncf: NcfConfig = Field(default_factory=NcfConfig)
     """The network of ncf-paper and its training."""
-    test_users: int | None = Field(default=None, ge=1)
+    test_users: Count | None = None
     """ncf-paper ranks at most so many test users, drawn at random; null ranks all."""
-    valid_users: int = Field(default=2000, ge=1)
+    valid_users: Size = 2000
     """ncf-paper: users whose validation item is ranked after each epoch."""
     valid_protocol: Literal["full", "sampled"] = "full"
     """ncf-paper: ranking that early stopping looks at."""

@@ -24,10 +24,10 @@ def test_a_file_that_is_not_there_is_named_and_ends_with_2(tmp_path: Path) -> No
 
 
 def test_flags_reach_the_settings() -> None:
-    words = ["train", "--kg", "x", "--inverse", "--add-interactions", "bought", "--dump-config"]
+    words = ["train", "--kg", "x", "--inverse", "--no-interactions", "--dump-config"]
     out = CliRunner().invoke(app, words).stdout
     assert "inverse: true" in out
-    assert "add_interactions: bought" in out
+    assert "interactions: 'off'" in out
 
 
 @pytest.mark.parametrize("scorer", ["rotate", "pairre", "simple"])
