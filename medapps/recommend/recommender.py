@@ -102,7 +102,7 @@ class Recommender:
         likeness, nearness = self._item_vectors(), self._user_vectors()
         takers = csr_matrix(self.purchases.T)
         found = [
-            _reasons(self.purchases, user[rows], item[rows], likeness, count),
+            _reasons(self.purchases, user[rows], item[rows], likeness, count, skip=item[rows]),
             _reasons(takers, item[rows], user[rows], nearness, count, skip=user[rows]),
         ]
         names = ("purchase", self.items), ("neighbour", self.users)
