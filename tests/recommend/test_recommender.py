@@ -129,6 +129,9 @@ def test_reasons_are_purchases_of_the_user_and_users_who_took_the_item(
 ) -> None:
     seen = had(split)
     table = model.recommend(["user:002", "user:010", "user:nobody", "stranger"], 4)
+    table = table.select("user", "item")
+    owned = [(u, i) for u in ("user:002", "user:010") for i in sorted(seen.get(u, ()))[:1]]
+    table = pl.concat([table, pl.DataFrame(owned, schema=table.schema, orient="row")])
     reasons = model.why(table, count=3)
     likeness, nearness = model._item_vectors(), model._user_vectors()
     items, users = model.items.names().to_list(), model.users.names().to_list()
@@ -145,7 +148,7 @@ def test_reasons_are_purchases_of_the_user_and_users_who_took_the_item(
             assert found.is_empty()
             continue
         spot, place = items.index(item), users.index(user)
-        mine = {i: near(likeness, spot, items.index(i)) for i in seen.get(user, ())}
+        mine = {i: near(likeness, spot, items.index(i)) for i in seen.get(user, ()) if i != item}
         takers = {
             u: near(nearness, place, users.index(u)) for u in seen if item in seen[u] and u != user
         }
