@@ -24,6 +24,8 @@ from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 REASONS = 3
 """Purchases and neighbours that are named for a recommended item."""
+ENTRIES = 50_000
+"""Possible reasons that are compared at a time."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,7 +104,7 @@ class Recommender:
         likeness, nearness = self._item_vectors(), self._user_vectors()
         takers = csr_matrix(self.purchases.T)
         found = [
-            _reasons(self.purchases, user[rows], item[rows], likeness, count),
+            _reasons(self.purchases, user[rows], item[rows], likeness, count, skip=item[rows]),
             _reasons(takers, item[rows], user[rows], nearness, count, skip=user[rows]),
         ]
         names = ("purchase", self.items), ("neighbour", self.users)
@@ -280,22 +282,25 @@ def _reasons(
     asked: np.ndarray,  # (n,) what the reasons are compared with, rows of `vectors`
     vectors: np.ndarray | csr_matrix,  # of length one
     count: int,
-    skip: np.ndarray | None = None,  # (n,) an entry that is no reason
+    skip: np.ndarray,  # (n,) an entry that is no reason
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Case, entry and cosine of the `count` entries of each owner most like what is asked."""
-    own = matrix[owner]
-    case = np.repeat(np.arange(len(owner)), np.diff(own.indptr))
-    entry = own.indices
-    one, other = vectors[asked[case]], vectors[entry]
-    if isinstance(one, np.ndarray):
-        near = np.einsum("ij,ij->i", one, other)
-    else:
-        near = np.asarray(one.multiply(other).sum(1)).reshape(-1)
-    good = near > 0
-    if skip is not None:
-        good &= entry != skip[case]
-    case, entry, near = case[good], entry[good], near[good]
-    order = np.lexsort((entry, -near, case))
-    case, entry, near = case[order], entry[order], near[order]
-    keep = np.arange(len(case)) - np.searchsorted(case, case) < count
-    return case[keep], entry[keep], near[keep]
+    total = np.cumsum(np.diff(matrix.indptr)[owner])
+    cuts = np.flatnonzero(np.diff(total // ENTRIES)) + 1
+    found = []
+    for part in np.split(np.arange(len(owner)), cuts):
+        own = matrix[owner[part]]
+        case, entry = np.repeat(part, np.diff(own.indptr)), own.indices
+        one, other = vectors[asked[case]], vectors[entry]
+        if isinstance(one, np.ndarray):
+            near = np.einsum("ij,ij->i", one, other)
+        else:
+            near = np.asarray(one.multiply(other).sum(1)).reshape(-1)
+        good = (near > 0) & (entry != skip[case])
+        case, entry, near = case[good], entry[good], near[good]
+        order = np.lexsort((entry, -near, case))
+        case, entry, near = case[order], entry[order], near[order]
+        keep = np.arange(len(case)) - np.searchsorted(case, case) < count
+        found.append((case[keep], entry[keep], near[keep]))
+    case, entry, near = (np.concatenate(values) for values in zip(*found, strict=True))
+    return case, entry, near

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from medapps.recommend.blend import choose, choose_weights, gather
+from medapps.recommend.blend import Candidates, choose, choose_weights, gather
 from medapps.recommend.lists import evaluate
 from tests.recommend.boards import drawn
 
@@ -75,3 +75,24 @@ def test_users_without_purchases_use_only_the_parts_that_know_them(
     assert chosen[0] == 0 and chosen[2] > chosen[1]
     fixed = choose_weights(names, candidates, None, rule).of(np.zeros(1))[0]
     assert fixed.tolist() == [0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_part_that_blurs_two_others_does_not_make_them_worse(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = np.zeros((60, 30), bool)
+    found[np.arange(60), rng.integers(0, 30, 60)] = True
+    scores = rng.standard_normal((3, 60, 30)).astype(np.float32)
+    scores[:2] += 1.2 * found
+    scores[2] = 0.7 * (scores[0] + scores[1]) + 0.3 * scores[2]  # the best one alone
+    every = Candidates(scores, found, np.ones(60, int), rng.integers(1, 9, 60))
+    alone = choose_weights(["a", "b"], every.of_parts(np.array([0, 1])))
+    joint = choose_weights(["a", "b", "c"], every, plain=("a", "b"))
+    assert joint.valid >= alone.valid
+    assert joint.valid >= choose_weights(["a", "b", "c"], every).valid
+
+
+def test_without_validation_users_the_first_part_counts() -> None:
+    nobody = Candidates(*(np.empty((2, 0, 5)), np.empty((0, 5), bool)), *np.empty((2, 0), int))
+    weights = choose_weights(["a", "b"], nobody, cold_rule={"b": 1.0})
+    assert weights.of(np.array([3, 0])).tolist() == [[1, 0], [0, 1]] and weights.valid == 0

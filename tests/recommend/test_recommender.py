@@ -12,6 +12,7 @@ from medapps.arrays import open_arrays
 from medapps.errors import MedappsError
 from medapps.graph.config import SplitConfig
 from medapps.graph.purchases import TRAIN, VALID, PurchaseSplit, split_purchases
+from medapps.recommend import recommender
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.load import load_recommender
 from medapps.recommend.ncf_paper.model import NcfRecommender
@@ -125,10 +126,13 @@ def test_integer_ids_give_the_same_lists(split: PurchaseSplit, shop: World) -> N
 
 
 def test_reasons_are_purchases_of_the_user_and_users_who_took_the_item(
-    model: Recommender, split: PurchaseSplit
+    model: Recommender, split: PurchaseSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = had(split)
     table = model.recommend(["user:002", "user:010", "user:nobody", "stranger"], 4)
+    table = table.select("user", "item")
+    owned = [(u, i) for u in ("user:002", "user:010") for i in sorted(seen.get(u, ()))[:1]]
+    table = pl.concat([table, pl.DataFrame(owned, schema=table.schema, orient="row")])
     reasons = model.why(table, count=3)
     likeness, nearness = model._item_vectors(), model._user_vectors()
     items, users = model.items.names().to_list(), model.users.names().to_list()
@@ -145,7 +149,7 @@ def test_reasons_are_purchases_of_the_user_and_users_who_took_the_item(
             assert found.is_empty()
             continue
         spot, place = items.index(item), users.index(user)
-        mine = {i: near(likeness, spot, items.index(i)) for i in seen.get(user, ())}
+        mine = {i: near(likeness, spot, items.index(i)) for i in seen.get(user, ()) if i != item}
         takers = {
             u: near(nearness, place, users.index(u)) for u in seen if item in seen[u] and u != user
         }
@@ -157,6 +161,9 @@ def test_reasons_are_purchases_of_the_user_and_users_who_took_the_item(
             assert [all_of[r] for r in told["reason"]] == pytest.approx(best, abs=1e-5)
     kinds = set(reasons.filter(user="user:002")["kind"])
     assert kinds == {"purchase", "neighbour"}
+    monkeypatch.setattr(recommender, "ENTRIES", 7)
+    assert model.why(table, count=3).equals(reasons)
+    assert model.why(table.clear()).is_empty()
 
 
 def test_a_saved_recommender_gives_the_same_lists_and_reasons(
