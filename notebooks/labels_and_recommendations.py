@@ -61,14 +61,14 @@ pl.DataFrame(
 
 # %% [markdown]
 # ## Products
-# Neural collaborative filtering that reads the user's crop as a service vector. The latest purchase
+# A recommender of parts: who buys alike, what is bought together, and what the graph says of the
+# user, weighed on purchases held out for it. The latest purchase
 # of each user is held out and ranked among all products that the user does not have.
 
 # %%
 purchases = pl.read_parquet(shop / "interactions.parquet")
-settings = ma.RecommendConfig(ncf={"epochs": 10 if PRESET == "demo" else 1})
-with_vector = ma.recommend_products(embedding.crop(DIMS[0]), purchases, settings, seeds=(0,))
-without = ma.recommend_products(None, purchases, settings, seeds=(0,))
+with_vector = ma.recommend_products(embedding.crop(DIMS[0]), purchases)
+without = ma.recommend_products(None, purchases)
 with_vector.tables["segments"].filter(pl.col("metric") == "ndcg_at_10")
 
 # %%

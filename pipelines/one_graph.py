@@ -38,7 +38,6 @@ def main() -> None:
     purchases = read_interactions(given.data, graph)
     train = ma.MedConfig(dims=tuple(given.dims), epochs=given.epochs)
     label = ma.LabelConfig(column=given.label, controls=False, epochs=given.task_epochs)
-    recommend = ma.RecommendConfig(ncf={"epochs": given.task_epochs})
 
     reports = []
     for seed in range(given.seeds):
@@ -56,7 +55,7 @@ def main() -> None:
             cost = {"train_seconds": crop.about["train_seconds"], "bytes": crop.nbytes}
             for report in (
                 ma.label_users(crop, labels, label, seeds=(seed,), data=graph.name),
-                ma.recommend_products(crop, purchases, recommend, seeds=(seed,), data=graph.name),
+                ma.recommend_products(crop, purchases, seed=seed, data=graph.name),
             ):
                 details = report.details | {"training": seed}
                 reports.append(replace(report, cost=cost, details=details))

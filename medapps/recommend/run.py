@@ -40,9 +40,10 @@ def recommend_products(
     config: RecommendConfig | None = None,
     *,
     seed: int = 0,
+    data: str = "",
 ) -> Report:
     """Train and test a recommender with a crop's vectors, or without any when `source` is None."""
-    return train_recommender(source, interactions, config, seed=seed).report
+    return train_recommender(source, interactions, config, seed=seed, data=data).report
 
 
 def train_recommender(

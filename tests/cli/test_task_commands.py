@@ -157,7 +157,7 @@ def test_a_bundle_is_no_report(workspace: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     shared = ["--workspace", workspace, "--no-track"]
-    words = ["recommend", "--dim", "4", "--export", "onnx", *QUICK]
+    words = ["recommend", "--dim", "4", "--model", "ncf-paper", "--export", "onnx", *QUICK]
     for _ in range(2):
         code, _, err = medapps(*words, *shared)
         assert code == 0, err

@@ -15,10 +15,10 @@ from medapps.crop.crop import load_crop
 from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.evaluate.link_prediction import RankOptions
-from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.methods import BASELINES
 from medapps.report import Report
+from medapps.settings import Settings
 from medapps.stages import Baseline, Runner, baseline_stage, rank_stage, train_stage
 from medapps.stages.graph import graph_stage
 from medapps.store import Workspace
@@ -39,7 +39,7 @@ def run_all(root: Path, data: Path) -> tuple[dict[str, Path], dict[str, bool]]:
 
     runner = Runner(Workspace(root), tracked=False)
     config = MedConfig(dims=(4, 8), epochs=1, hardware={"threads": 1})
-    graph, g = graph_stage(runner, data, GraphConfig())
+    graph, g = graph_stage(runner, data, Settings())
     embedding, e = train_stage(runner, graph, config, Session())
     _, c = baseline_stage(runner, graph, Baseline("pca", 4, BaselineConfig(), config), Session())
     options = RankOptions("train", candidates=20, limit=20)
