@@ -10,6 +10,7 @@ from medapps.crop.embedding import Embedding
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph, content_digest
 from medapps.graph.purchases import PurchaseSplit
+from medapps.graph.tables import regular_file
 from medapps.methods import BASELINES, CONTROLS
 from medapps.stages.vectors import Vectors, control_vectors, crop_vectors
 from medapps.store import Workspace, file_digest, read_manifest
@@ -57,7 +58,7 @@ def find_split(workspace: Workspace, graph: Graph, interactions: Path) -> Purcha
     digest = graph.manifest.parents.get("split") if graph.manifest else None
     if digest is None:
         return None
-    table = file_digest(interactions)
+    table = file_digest(regular_file(interactions))
     for folder, manifest in workspace.manifests("split"):
         if manifest.about.get("content") == digest and manifest.parents["interactions"] == table:
             return PurchaseSplit.load(folder)

@@ -233,8 +233,12 @@ def recommend_stage(
     runner = task.runner(runner)
     source, split = inputs.vectors.source, inputs.split
     assert split is not None, "recommendations start from a split"
-    if source is not None and not runner.kept(task.stage):
-        user_vectors(source, split.users)  # what cannot be read is refused before a run is opened
+    if not runner.kept(task.stage):  # what cannot be done is refused before a run is opened
+        from medapps.recommend.ncf_paper.problem import check_list_length
+
+        check_list_length(split, config)
+        if source is not None:
+            user_vectors(source, split.users)
 
     def work(run: Run) -> tuple[Report, Model]:
         own = _own_negatives(inputs.table)

@@ -102,11 +102,7 @@ def prepare(
         notes["test_users_before_sampling"] = len(test)
         draws = np.random.default_rng(CANDIDATE_SEED)
         test = test[np.sort(draws.choice(len(test), config.test_users, replace=False))]
-    if config.list_length > items:
-        raise MedappsError(
-            f"Lists of {config.list_length} items are wanted, the catalogue has {items}.",
-            fix=f"--set recommend.list_length={items}",
-        )
+    check_list_length(split, config)
     notes["items_without_training"] = int((np.bincount(train[:, 1], minlength=items) == 0).sum())
     notes["users_with_one_interaction"] = int((np.bincount(split.pairs[:, 0]) == 1).sum())
     own = None
@@ -116,6 +112,16 @@ def prepare(
     notes["sampled_negatives"] = candidates.shape[1]
     parts = train, valid, test
     return Problem(split.users, split.items, *parts, candidates, own is not None, notes)
+
+
+def check_list_length(split: PurchaseSplit, config: RecommendConfig) -> None:
+    """Refuse lists that are longer than the catalogue."""
+    items = len(split.items)
+    if config.list_length > items:
+        raise MedappsError(
+            f"Lists of {config.list_length} items are wanted, the catalogue has {items}.",
+            fix=f"--set recommend.list_length={items}",
+        )
 
 
 def _drawn(split: PurchaseSplit, test: np.ndarray, count: int) -> np.ndarray:
