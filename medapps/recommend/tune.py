@@ -11,13 +11,17 @@ from scipy.sparse import csr_matrix
 
 from medapps.recommend.lists import Scores, evaluate
 from medapps.recommend.parts.collaborative import Factoring, Factors, factorise
-from medapps.recommend.parts.neighbours import Neighbours, ease, item_knn
+from medapps.recommend.parts.neighbours import LIMIT, Neighbours, ease, item_knn
 from medapps.recommend.parts.service import LowRank, Service, standard, user_map
 
 T = TypeVar("T")
 
 TUNING_USERS = 2000
 """Validation users that choose the settings of a part."""
+TUNING_ITEMS = 4000
+"""Items bought most over which EASE's regularization is searched; the last fit takes all of a
+catalogue that is not too large for that.
+"""
 
 CLIMB = {
     "unobserved": (0.01, 0.03, 0.1, 0.2, 0.4, 0.8),
@@ -67,12 +71,16 @@ class Tuner:
             near = item_knn(self.train, **setting)
             return self.value(lambda users: near.scores(self.train[users])), near
 
-        def closed(setting: Mapping[str, Any]) -> tuple[float, Neighbours]:
-            near = ease(self.train, **setting)
+        def closed(
+            setting: Mapping[str, Any], limit: int = TUNING_ITEMS
+        ) -> tuple[float, Neighbours]:
+            near = ease(self.train, **setting, limit=limit)
             return self.value(lambda users: near.scores(self.train[users])), near
 
         first, low, one = climb({"shrink": 10.0}, {"shrink": SHRINK}, knn)
         second, high, two = climb({"regularization": 100.0}, {"regularization": EASE}, closed)
+        if TUNING_ITEMS < self.train.shape[1] <= LIMIT:  # the search saw the items bought most
+            high, two = closed(second, LIMIT)
         setting, near = (first, one) if low > high else (second, two)
         self._note("neighbours", {"kind": "itemknn" if near is one else "ease"} | setting, began)
         return near
