@@ -66,7 +66,7 @@ class TextConfig(Config):
     order: Literal["none", "magnitude"] = "magnitude"
     """Move the coordinates, heads and neurons with the largest weights to the front first."""
     epochs: Count = 3
-    """Passes over the training sentences."""
+    """Epochs of a training."""
     steps: Count | None = None
     """Updates, instead of epochs."""
     batch: Size = 32

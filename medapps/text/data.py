@@ -116,7 +116,7 @@ def encode(tokenizer: Any, frame: pl.DataFrame, labels: np.ndarray, max_length: 
 
 
 def epoch_batches(lengths: np.ndarray, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Shuffled batches of one pass; within a pool of sixteen, sentences of like length meet."""
+    """Shuffled batches of one epoch; within a pool of sixteen, sentences of like length meet."""
     draws = np.random.default_rng([seed, epoch])
     order = draws.permutation(len(lengths))
     batches: list[np.ndarray] = []

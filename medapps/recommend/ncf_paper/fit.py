@@ -135,7 +135,7 @@ def _run_epoch(
     rng: np.random.Generator,
     mean: _Average,
 ) -> tuple[float, float]:
-    """One pass over the positives in a new order; mean loss and seconds spent on sampling."""
+    """One epoch over the positives in a new order; mean loss and seconds spent on sampling."""
     begun = time.perf_counter()
     order = rng.permutation(len(users))
     rows = users[order]
