@@ -71,7 +71,8 @@ def implied(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
 def picture() -> str:
     """The rooms as a Mermaid flow chart, without the arrows that longer ways imply."""
     count = arrows()
-    kept = [edge for edge in sorted(count) if not implied(edge, set(count))]
+    one_way = {edge for edge in count if edge[::-1] not in count}  # rooms that share a floor stay
+    kept = [edge for edge in sorted(count) if edge not in one_way or not implied(edge, one_way)]
     lines = [f"    {a} -->|{count[a, b]}| {b}" for a, b in kept]
     return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
 

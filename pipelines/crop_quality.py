@@ -4,7 +4,7 @@
     python pipelines/crop_quality.py --data DIR --part rank --epochs 5      (a quick look)
 
 One training per data set; every crop is written, loaded from its files and measured, every network
-for the same twelve passes. Finished trainings are kept in the workspace. Prints a table per data
+for the same twelve epochs. Finished trainings are kept in the workspace. Prints a table per data
 set and writes it as CSV.
 """
 

@@ -1,4 +1,4 @@
-"""Validation MRR of every size over the passes of a training, the paper's test MRR beside it.
+"""Validation MRR of every size over the epochs of a training, the paper's test MRR beside it.
 
     python pipelines/curves.py DATA/wn18rr DATA/fb15k-237 --config configs/rotate_wn18rr.yaml \\
         configs/rotate_fb15k237.yaml configs/pairre_wn18rr.yaml --plot curves.png
@@ -77,14 +77,14 @@ def paper(scorer: str, data: str) -> dict[int, float]:
 
 def written(curves: Curves, aims: Mapping[int, float]) -> str:
     """A row per pass, a column per size."""
-    passes = sorted({at for curve in curves.values() for at in curve})
+    epochs = sorted({at for curve in curves.values() for at in curve})
     rows = [
         [str(at), *(f"{curve[at]:.4f}" if at in curve else "" for curve in curves.values())]
-        for at in passes
+        for at in epochs
     ]
     if aims:
         rows.append(["the paper, test", *(f"{aims[d]:.3f}" if d in aims else "" for d in curves)])
-    return table(["passes", *map(str, curves)], rows)
+    return table(["epochs", *map(str, curves)], rows)
 
 
 def draw(panels: Mapping[tuple[str, str], Curves], path: Path) -> None:
@@ -100,7 +100,7 @@ def draw(panels: Mapping[tuple[str, str], Curves], path: Path) -> None:
             if dim in aims:
                 axes.axhline(aims[dim], color=f"C{i}", linestyle="--", linewidth=1)
         ends = [curve[max(curve)] for curve in curves.values() if curve] + list(aims.values())
-        axes.set(title=f"{scorer}, {data}", xlabel="passes", ylabel="validation MRR")
+        axes.set(title=f"{scorer}, {data}", xlabel="epochs", ylabel="validation MRR")
         axes.set_ylim(bottom=0.85 * min(ends))  # how a training ends, not how it begins
         axes.grid(alpha=0.3)
         under(axes, title="size")

@@ -1,4 +1,4 @@
-"""The whole chain on one data set, top to bottom: train once, crop, rivals, tasks, table.
+"""The whole chain on one data set, top to bottom: train once, crop, baselines, tasks, table.
 
     python pipelines/one_graph.py DIR                    (skg, labels and interactions in DIR)
     python pipelines/one_graph.py DIR --epochs 5 --seeds 1
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--dims", type=int, nargs="+", default=[10, 100, 500])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each method")
-    parser.add_argument("--task-epochs", type=int, default=30, help="passes of a task's network")
+    parser.add_argument("--task-epochs", type=int, default=30, help="epochs of a task's network")
     parser.add_argument("--label", default=None, help="label column; else the first")
     given = parser.parse_args()
 

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 160, 320, 480, 640])
     parser.add_argument("--steps", type=int, default=None, help="updates; else one pass")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=None, help="passes; else the config's")
+    parser.add_argument("--epochs", type=int, default=None, help="epochs; else the config's")
     given = parser.parse_args()
     runner, settings = runner_of(given), settings_of(given, given.data)
     graph, _ = graph_stage(runner, given.data, settings)
@@ -77,7 +77,7 @@ def main() -> None:
     rows = [row(method, clocks, train.dims, longer, paper) for method in ("med", *methods)]
     amount = f"{len(part.train):,} triples per measurement, {given.rounds} rounds"
     print(f"**{graph.name}, {train.scorer}: all {len(train.dims)} sizes** ({amount})\n")
-    titles = ["method", "how", "seconds", "cpu seconds", f"cpu hours of {epochs} passes"]
+    titles = ["method", "how", "seconds", "cpu seconds", f"cpu hours of {epochs} epochs"]
     print(table([*titles, "times MED", "times MED, cpu", "paper", "off the line"], rows))
     if given.plot:
         draw(clocks[1], f"{graph.name}, {train.scorer}", given.plot)

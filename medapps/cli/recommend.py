@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ALL = Path("all")
 
 
-@command("recommend", example="medapps recommend --dim 10 --user user:1")
+@command("recommend", example="medapps recommend --dim 10 --user user:0000001")
 def recommend(
     job: Job,
     dim: Dim = 10,
@@ -182,7 +182,11 @@ def _metrics(report: Report) -> pl.DataFrame:
     import polars as pl
 
     shown = ("ndcg_at_10", "recall_at_10", "hit_at_10")
-    names = {"full": "all users", "cold": "users without interactions", "sampled": "99 negatives"}
+    names = {
+        "full": "users with purchases",
+        "cold": "users without purchases",
+        "sampled": "99 negatives",
+    }
     lines = []
     everyone = {report.method: report.metrics, **report.details.get("references", {})}
     for method, metrics in everyone.items():

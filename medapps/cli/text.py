@@ -45,7 +45,7 @@ def train(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Begin without pre-trained weights.")
     ] = False,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the sentences.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates, instead of epochs.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
 ) -> Result:

@@ -112,14 +112,14 @@ def realistic_rank(better: np.ndarray, equal: np.ndarray) -> np.ndarray:
     return 1 + better + equal / 2
 
 
-def rank_among(own: np.ndarray, rivals: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Realistic rank (n,) of scores `own` (n, 1) among the `rivals` (n, k) that count (n, k).
+def rank_among(own: np.ndarray, others: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Realistic rank (n,) of scores `own` (n, 1) among the `others` (n, k) that count (n, k).
 
-    NaN is the worst score: NaN rivals come after any number, a NaN of one's own after all rivals.
+    NaN is the worst score: NaN others come after any number, a NaN of one's own after all others.
     """
     lost = ~(own > -np.inf)
-    better = ((rivals > own) | lost) & counts
-    equal = (rivals == own) & counts & ~lost
+    better = ((others > own) | lost) & counts
+    equal = (others == own) & counts & ~lost
     return realistic_rank(better.sum(1), equal.sum(1))
 
 

@@ -83,9 +83,9 @@ def measure(blocks: Blocks, tests: Tests) -> Measured:
         scores[np.isnan(scores)] = -np.inf
         first, last = np.searchsorted(spot, (part.start, part.stop))
         own = tests.rows[first:last, 1]
-        row, rivals = spot[first:last] - part.start, tests.candidates[first:last]
+        row, others = spot[first:last] - part.start, tests.candidates[first:last]
         sampled[first:last] = rank_among(
-            scores[row, own][:, None], scores[row[:, None], rivals], rivals != own[:, None]
+            scores[row, own][:, None], scores[row[:, None], others], others != own[:, None]
         )
         mask_seen(scores, known, users[part])
         best(scores, length, lists[part], np.empty((part.stop - part.start, length), np.float32))

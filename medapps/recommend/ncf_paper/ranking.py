@@ -87,14 +87,14 @@ def count_ranks(scores: Tensor, targets: np.ndarray, seen: np.ndarray | None) ->
     worst_nan_(scores)
     spot = torch.from_numpy(targets.astype(np.int64))[:, None]
     own = scores.gather(1, spot)
-    rivals = torch.full((len(scores),), scores.shape[1] - 1)
+    others = torch.full((len(scores),), scores.shape[1] - 1)
     if seen is not None:
         taken = torch.from_numpy(seen)
-        rivals -= taken.sum(1) - taken.gather(1, spot)[:, 0].long()
+        others -= taken.sum(1) - taken.gather(1, spot)[:, 0].long()
         scores.masked_fill_(taken, -torch.inf)
         scores.scatter_(1, spot, own)
     lost = own[:, 0].isneginf()
-    better = torch.where(lost, rivals, (scores > own).sum(1))
+    better = torch.where(lost, others, (scores > own).sum(1))
     equal = torch.where(lost, 0, (scores == own).sum(1) - 1)
     return realistic_rank(better.numpy(), equal.numpy())
 
@@ -139,6 +139,6 @@ def sampled_ranks(
         items = np.concatenate([pairs[part, 1:], candidates[part]], axis=1).astype(np.int64)
         vectors = None if service is None else service[torch.from_numpy(users)]
         scores = model(torch.from_numpy(ids), torch.from_numpy(items), vectors).numpy()
-        rival = items[:, 1:] != items[:, :1]
-        ranks[part] = rank_among(scores[:, :1], scores[:, 1:], rival)
+        other = items[:, 1:] != items[:, :1]
+        ranks[part] = rank_among(scores[:, :1], scores[:, 1:], other)
     return ranks
