@@ -21,7 +21,7 @@ _HOME = {
     "read_graph": "medapps.graph.read",
     "read_labels": "medapps.graph.labels",
     "read_interactions": "medapps.graph.interactions",
-    "check_dataset": "medapps.graph.check",
+    "check_dataset": "medapps.graph.checks.check",
     "synthesize": "medapps.graph.synth.synthesize",
     "Crop": "medapps.crop.crop",
     "load_crop": "medapps.crop.crop",

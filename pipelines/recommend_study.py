@@ -25,7 +25,7 @@ import medapps as ma
 from medapps.graph.purchases import PurchaseSplit
 from medapps.graph.read import GRAPH_FILES, graph_files
 from medapps.graph.tables import find_table
-from medapps.recommend.references import GRIDS
+from medapps.recommend.evaluation.references import GRIDS
 from medapps.recommend.run import reference_report, train_recommender
 
 MODELS = ("graph", "ncf")

@@ -65,7 +65,7 @@ def check(
 ) -> Result:
     """Count what a data set holds and list what is wrong with it; exit 2 when it cannot be used."""
     from medapps.cli.tables import facts, rows
-    from medapps.graph.check import check_dataset
+    from medapps.graph.checks.check import check_dataset
 
     found = check_dataset(path, job.settings().graph)
     values = {

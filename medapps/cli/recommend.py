@@ -69,7 +69,7 @@ def recommend(
     )
     from medapps.cli.tables import facts, rows
     from medapps.errors import MedappsError
-    from medapps.recommend.load import load_recommender
+    from medapps.recommend.recommender import load_recommender
     from medapps.stages.tasks import Wanted, recommend_stage
 
     if export not in (None, "onnx"):

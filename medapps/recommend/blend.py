@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from medapps.recommend.evaluation.metrics import hit_metrics, hits
 from medapps.recommend.lists import PAIRS, Scores, mask_seen, standardise
-from medapps.recommend.metrics import hit_metrics, hits
 from medapps.recommend.parts.kernels import best
 
 K = 10

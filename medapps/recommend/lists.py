@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from medapps.recommend.metrics import list_metrics
+from medapps.recommend.evaluation.metrics import list_metrics
 from medapps.recommend.parts.kernels import add_scaled, best, moments
 
 Scores = Callable[[np.ndarray], np.ndarray]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,9 @@ from medapps.recommend.parts.graph_score import GraphScore
 from medapps.recommend.parts.neighbours import Neighbours
 from medapps.recommend.parts.service import LowRank
 from medapps.store import NEW, Provenance, read_manifest, usable, writing
+
+if TYPE_CHECKING:
+    from medapps.recommend.ncf_paper.model import NcfRecommender
 
 REASONS = 3
 """Purchases and neighbours that are named for a recommended item."""
@@ -304,3 +307,13 @@ def _reasons(
         found.append((case[keep], entry[keep], near[keep]))
     case, entry, near = (np.concatenate(values) for values in zip(*found, strict=True))
     return case, entry, near
+
+
+def load_recommender(folder: Path) -> Recommender | NcfRecommender:
+    """The recommender in a folder; that of the NCF paper answers the same questions."""
+    about = read_manifest(Path(folder), kind="recommender", verify_below=0).about
+    if about.get("model") != "ncf-paper":
+        return Recommender.load(folder)
+    from medapps.recommend.ncf_paper.model import NcfRecommender
+
+    return NcfRecommender.load(folder)

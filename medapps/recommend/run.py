@@ -14,13 +14,13 @@ from medapps.crop.service import Source
 from medapps.errors import MedappsError
 from medapps.graph.purchases import PurchaseSplit, split_purchases
 from medapps.recommend.config import RecommendConfig
+from medapps.recommend.evaluation.measure import Blocks, Measured, Tests, in_blocks, measure
+from medapps.recommend.evaluation.references import tune
 from medapps.recommend.lists import blended
-from medapps.recommend.measure import Blocks, Measured, Tests, in_blocks, measure
 from medapps.recommend.mixture import PARTS, Mixture, fit, folded, graph_alone
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.problem import Problem, problem_of
 from medapps.recommend.recommender import Recommender, trimmed
-from medapps.recommend.references import tune
 from medapps.recommend.vectors import graph_of, users_of
 from medapps.report import Report
 from medapps.tracking import NO_RUN, Run

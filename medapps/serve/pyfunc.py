@@ -26,7 +26,7 @@ class SavedModel(PythonModel):
             self.crop = load_crop(folder)
             self.answer, self.id_type = self._vectors, self.crop.id_type
         else:
-            from medapps.recommend.load import load_recommender
+            from medapps.recommend.recommender import load_recommender
 
             self.recommender = load_recommender(folder)
             self.answer, self.id_type = self._recommend, self.recommender.users.dtype

@@ -34,7 +34,7 @@ def log_crop(run: Run, folder: Path, *, model: str, tier: str | None = None) -> 
 
 def log_recommender(run: Run, folder: Path) -> str | None:
     """Log a saved recommender as a model; its address, or None when nothing is tracked."""
-    from medapps.recommend.load import load_recommender
+    from medapps.recommend.recommender import load_recommender
 
     if run.id is None:
         return None

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from medapps.graph import leaks
-from medapps.graph.check import Check, check_dataset
+from medapps.graph.checks import leaks
+from medapps.graph.checks.check import Check, check_dataset
+from medapps.graph.checks.leaks import label_leaks
 from medapps.graph.interactions import read_interactions
-from medapps.graph.leaks import label_leaks
 from medapps.graph.read import read_graph
 from medapps.graph.split import leave_one_out
 

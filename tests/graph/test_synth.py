@@ -13,7 +13,7 @@ import pytest
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from medapps.graph.check import check_dataset
+from medapps.graph.checks.check import check_dataset
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.read import read_graph

@@ -17,7 +17,7 @@ from medapps.label.config import LabelConfig
 from medapps.label.network import Examples, MlpSetting, train_mlps
 from medapps.label.run import train_labeller
 from medapps.recommend.config import NcfConfig, RecommendConfig
-from medapps.recommend.measure import in_blocks, measure
+from medapps.recommend.evaluation.measure import in_blocks, measure
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.ncf_paper.ranking import count_ranks
 from medapps.recommend.ncf_paper.run import train_ncf_paper

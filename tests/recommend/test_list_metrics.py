@@ -7,8 +7,8 @@ import pytest
 import pytrec_eval
 from scipy.sparse import csr_matrix
 
+from medapps.recommend.evaluation.metrics import CUTOFFS, list_metrics
 from medapps.recommend.lists import standardise, top_k
-from medapps.recommend.metrics import CUTOFFS, list_metrics
 from tests.recommend.boards import drawn
 
 TREC = {

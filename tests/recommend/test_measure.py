@@ -12,7 +12,7 @@ from medapps.graph.ids import IdMap
 from medapps.graph.purchases import split_purchases
 from medapps.recommend import measure as measuring
 from medapps.recommend.config import RecommendConfig
-from medapps.recommend.measure import in_blocks, measure
+from medapps.recommend.evaluation.measure import in_blocks, measure
 from medapps.recommend.problem import Problem
 from medapps.recommend.run import reference_report
 from medapps.recommend.run import tests_of as prepare_tests

@@ -8,11 +8,11 @@ from scipy.sparse import csr_matrix
 
 from medapps.errors import MedappsError
 from medapps.model.rule import ScoreSpec
+from medapps.recommend.evaluation.metrics import list_metrics
+from medapps.recommend.evaluation.references import GRIDS, tune
 from medapps.recommend.lists import evaluate
-from medapps.recommend.metrics import list_metrics
 from medapps.recommend.mixture import fit
 from medapps.recommend.parts.graph_score import graph_score
-from medapps.recommend.references import GRIDS, tune
 from tests.recommend.boards import checkerboard
 
 SIZE = 40

@@ -14,9 +14,8 @@ from medapps.graph.config import SplitConfig
 from medapps.graph.purchases import TRAIN, VALID, PurchaseSplit, split_purchases
 from medapps.recommend import recommender
 from medapps.recommend.config import RecommendConfig
-from medapps.recommend.load import load_recommender
 from medapps.recommend.ncf_paper.model import NcfRecommender
-from medapps.recommend.recommender import Recommender
+from medapps.recommend.recommender import Recommender, load_recommender
 from medapps.recommend.run import train_recommender
 from tests.recommend.worlds import ITEMS, World, world
 

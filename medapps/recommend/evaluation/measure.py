@@ -15,8 +15,8 @@ from scipy.sparse import csr_matrix
 
 from medapps.evaluate.metrics import coverage, rank_among, rank_metrics
 from medapps.evaluate.statistics import bootstrap_interval
+from medapps.recommend.evaluation.metrics import CUTOFFS, list_metrics
 from medapps.recommend.lists import PAIRS, Scores, mask_seen
-from medapps.recommend.metrics import CUTOFFS, list_metrics
 from medapps.recommend.parts.kernels import best
 from medapps.recommend.problem import Problem
 

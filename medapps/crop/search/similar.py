@@ -43,7 +43,7 @@ def search(
     """Exact search, or by an index that is kept in the folder `indexes` for the next time."""
     if indexes is None:
         return Neighbours(similar(crop, names, k, users_only=users_only))
-    from medapps.crop.approximate import build_index, nearest_in, open_index, recall
+    from medapps.crop.search.approximate import build_index, nearest_in, open_index, recall
 
     rows = candidates(crop, users_only=users_only)
     queries = crop.rows_of(names)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from medapps.crop.crop import Crop
-from medapps.crop.similar import nearest
+from medapps.crop.search.similar import nearest
 from medapps.errors import MedappsError
 from medapps.store import REPLACE, read_manifest, writing
 

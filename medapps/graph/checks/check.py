@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
+from medapps.graph.checks.leaks import held_out_in_graph, label_leaks
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import TripleIds
 from medapps.graph.interactions import read_interactions
 from medapps.graph.labels import label_columns, rare_classes, read_labels
-from medapps.graph.leaks import held_out_in_graph, label_leaks
 from medapps.graph.read import graph_files, read_graph, triples_of
 from medapps.graph.split import leave_one_out
 from medapps.graph.tables import find_table

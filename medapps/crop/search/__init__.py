@@ -1,0 +1,1 @@
+"""The nearest entities of a crop, exactly or by an index."""

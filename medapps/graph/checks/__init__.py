@@ -1,0 +1,1 @@
+"""Is a data set fit for use: problems, and what a graph must not tell."""

@@ -1,0 +1,1 @@
+"""Quality of a recommender: lists, ranks, and references beside it."""
