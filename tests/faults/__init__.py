@@ -1,0 +1,1 @@
+"""Faults on purpose: kills, signals, full disks, two writers, bad inputs and flipped bytes."""
