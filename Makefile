@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA := $(or $(MEDAPPS_DATA),$(wildcard ../shared/data))
 READY := $(VENV)/.ready
 
-.PHONY: demo test ui-test lint bench scorers setup clean
+.PHONY: demo test faults ui-test lint bench scorers setup clean
 
 setup: $(READY)
 
@@ -20,6 +20,10 @@ demo: $(READY)
 
 test: $(READY)
 	MEDAPPS_DATA=$(abspath $(DATA)) $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# kills, signals, full disks, two writers, bad inputs and flipped bytes: ten minutes
+faults: $(READY)
+	$(BIN)/python -m tests.faults --kills 100 --signals 100 --disk 60 --inputs 1000 --flips 200 --seconds 600
 
 # a browser on the MLflow UI; installs Debian's chromium and, in a temporary folder, playwright-core
 ui-test: $(READY)

@@ -23,6 +23,7 @@ PATIENCE = 6.0
 MEMORY = 12 * 2**30
 WORDS = ["", " ", "user:0000001", "[/red]", "$\\foo$", "a b", "../x", "%20", "#", "?", "[1]", "é\n"]
 ODD_PATHS = ["a[1]", "a?b", "a%20b", "a#b", "a b", "-x", "é", "x" * 300, "dir", "fifo", "no/where"]
+ODD_PATHS += ["ws", "ids.txt", "../shop", "/proc/x", ""]
 NUMBERS = ["-1", "0", "1", "3", "nan", "inf", "-inf", "1e30", "1e-30", "1e400", str(2**31)]
 NUMBERS += [str(2**63), str(-(2**63) - 1), "0.5", "9" * 40]
 VALUES = [*NUMBERS, "", "null", "true", "foo", "[]", "[0]", "[1,1]", "[8,4]", "{}", "{a: 1}"]
@@ -57,8 +58,9 @@ def setting(chance: random.Random) -> list[str]:
     if chance.random() < 0.05:
         key += chance.choice(["x", ".a", "", " "])
     value = chance.choice(VALUES if chance.random() < 0.5 else extremes(field) or VALUES)
-    command = chance.choice(["train", "train", "crop", "label", "recommend", "baseline"])
-    return [*base_command(command), "--set", f"{key}={value}"]
+    section = key.partition(".")[0]
+    user = section if section in ("crop", "label", "recommend", "baseline") else "train"
+    return [*base_command(user), "--set", f"{key}={value}"]
 
 
 def base_command(name: str) -> list[str]:
@@ -66,7 +68,7 @@ def base_command(name: str) -> list[str]:
     if name == "train":
         return [*TRAIN, "--epochs", "1", "--force", *DATA, *SMALL]
     own = {"baseline": ["pca"], "similar": ["user:0000001"], "label": TASK, "recommend": TASK}
-    return [name, *own.get(name, []), *WORK, *SMALL]
+    return [name, *own.get(name, []), *WORK, *SMALL, *(["--force"] if name == "baseline" else [])]
 
 
 def command_line(chance: random.Random) -> list[str]:
@@ -86,8 +88,10 @@ def command_line(chance: random.Random) -> list[str]:
     for option in chance.sample(options, chance.choice([1, 1, 2])):
         words.append(max(option.opts, key=len))
         if not option.is_flag:
-            kind = str(option.bare_type).lower()
-            pool = ODD_PATHS if "path" in kind else NUMBERS if "int" in kind else WORDS + VALUES
+            kind = option.type_descriptor.annotation
+            pool = (
+                ODD_PATHS if kind is Path else NUMBERS if kind in (int, float) else WORDS + VALUES
+            )
             words.append(chance.choice(pool))
     return [word for word in words if "\0" not in word]
 
