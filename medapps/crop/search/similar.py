@@ -24,7 +24,7 @@ def similar(crop: Crop, names: Names, k: int = 20, *, users_only: bool = True) -
     """
     rows = candidates(crop, users_only=users_only)
     queries = crop.rows_of(names)
-    return as_table(crop, queries, *nearest(crop, queries, k, rows))
+    return as_table(crop, queries, *nearest(crop, queries, min(k, len(crop.entities)), rows))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def search(
         return Neighbours(similar(crop, names, k, users_only=users_only))
     from medapps.crop.search.approximate import build_index, nearest_in, open_index, recall
 
-    rows = candidates(crop, users_only=users_only)
+    rows, k = candidates(crop, users_only=users_only), min(k, len(crop.entities))
     queries = crop.rows_of(names)
     content = crop.manifest.digest if crop.manifest else crop.about.get("embedding")
     if content:
