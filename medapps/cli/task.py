@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Dim = Annotated[int, typer.Option("--dim", help="Size of the vectors.")]
 Data = Annotated[Path | None, typer.Option(help="A dataset folder; else the newest.")]
 Embedding = Annotated[Path | None, typer.Option(help="An embedding's folder; else the newest.")]
-Seeds = Annotated[int, typer.Option(min=1, help="How many networks are trained.")]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="How many networks are trained.")]
 Out = Annotated[
     Path | None, typer.Option(help="Where the result for them goes: .parquet, .csv or .tsv.")
 ]

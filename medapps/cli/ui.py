@@ -31,7 +31,7 @@ sys.exit(server.wait())
 @command("ui", example="medapps ui --port 5000")
 def ui(
     job: Job,
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others can reach anything but loopback.")
     ] = "127.0.0.1",

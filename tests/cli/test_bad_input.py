@@ -39,6 +39,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Path) -> P
         (["crop", "--keep", "nan"], "between 0 and 1"),
         (["similar", "user:1", "-k", "0"], "-k"),
         (["recommend", "--dim", "4", "-k", "0"], "-k"),
+        (["recommend", "--dim", "4", "--seeds", "9" * 40], "--seeds"),
+        (["label", "--dim", "4", "--seeds", "9" * 40], "--seeds"),
+        (["ui", "--port", "65536"], "--port"),
     ],
 )
 def test_an_option_out_of_range_ends_with_2(
