@@ -234,3 +234,16 @@ def test_a_workspace_with_a_file_in_the_place_of_a_folder_ends_with_2(tmp_path: 
     result = CliRunner().invoke(medapps_app, ["rank", "--workspace", str(tmp_path)])
     assert result.exit_code == 2
     assert "graphs is a file, not a folder" in result.stderr
+
+
+@pytest.mark.parametrize("late", ["atexit.register", "threading._register_atexit"])
+def test_a_signal_after_the_end_is_no_traceback(late: str) -> None:
+    code = f"""
+import atexit, os, signal, sys, threading
+from medapps.__main__ import main
+{late}(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["medapps", "--version"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode in (0, 130) and done.stderr == "", done

@@ -201,6 +201,8 @@ class Shop:
         if (place / "made").exists():
             words = [*words, "--force"]
         end = run(words, place)
+        if end.code == 2 and "Go on with --resume" in end.text:  # a stopped training says so
+            end = run([*words, "--resume"], place)
         if end.code:
             return f"run again, exit code {end.code}: {end.text.strip()[-300:]}"
         if results(place) != self.truth(name)[0]:
