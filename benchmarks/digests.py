@@ -76,7 +76,7 @@ def digests(folder: Path) -> Iterator[tuple[str, str]]:
     import medapps as ma
     from medapps.train.config import paper
 
-    graph = ma.read_graph(folder)
+    graph = ma.read_graph(folder, ma.GraphConfig(interactions="off"))
     configs = {name: ma.MedConfig(**(BASE | given)) for name, given in CONFIGS.items()}
     kept = {key: BASE[key] for key in ("dims", "epochs", "threads", "device")}
     for name, config in (configs | {"paper": paper(**kept)}).items():
