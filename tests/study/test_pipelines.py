@@ -217,7 +217,7 @@ def test_sixty_four_measures_and_goes_on(script, linked, tmp_path):
     small = ("--dims", 4, 8, 12, "--sizes", 4, 12, "--steps", 3, "--epochs", 5)
     small += ("--set", "train.batch=128", "--set", "train.chunk=128")
     out = script("sixty_four", linked, *place, *small, "--rounds", 1)
-    assert "all 3 sizes" in out and "hours of 5 passes" in out and "384 triples" in out
+    assert "all 3 sizes" in out and "hours of 5 epochs" in out and "384 triples" in out
     rows = cells(out)
     assert [row[0] for row in rows] == ["med", "dt", "bkd", "dualde"]
     assert all("extrapolated from 2 sizes" in row for row in rows[1:])
