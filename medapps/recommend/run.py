@@ -19,6 +19,7 @@ from medapps.recommend.evaluation.references import tune
 from medapps.recommend.lists import blended
 from medapps.recommend.mixture import PARTS, Mixture, fit, folded, graph_alone
 from medapps.recommend.ncf_paper.problem import prepare
+from medapps.recommend.parts.service import Service
 from medapps.recommend.problem import Problem, problem_of
 from medapps.recommend.recommender import Recommender, trimmed
 from medapps.recommend.vectors import graph_of, users_of
@@ -216,9 +217,8 @@ def _nbytes(model: Mixture) -> int:
     return total
 
 
-def _missing(service: object, problem: Problem) -> int:
+def _missing(service: Service | None, problem: Problem) -> int:
     """Users with purchases whom the graph does not know."""
-    known = getattr(service, "known_users", None)
-    if known is None:
+    if service is None:
         return 0
-    return int(((np.diff(problem.known.indptr) > 0) & ~known).sum())
+    return int(((np.diff(problem.known.indptr) > 0) & ~service.known_users).sum())

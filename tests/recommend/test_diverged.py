@@ -50,10 +50,10 @@ def test_no_number_is_the_worst_score_in_full_ranking() -> None:
     table = torch.from_numpy(scores.copy())
     assert count_ranks(table, targets, seen).tolist() == want
     assert not table.isnan().any(), "lists are cut from this table"
-    rivals = np.delete(np.arange(12), 0)
+    others = np.delete(np.arange(12), 0)
     got = rank_among(scores[:, :1], scores[:, 1:], ~seen[:, 1:])
     want = [
-        naive(s, 0, rivals[~m[1:]].tolist()) for s, m in zip(scores.tolist(), seen, strict=True)
+        naive(s, 0, others[~m[1:]].tolist()) for s, m in zip(scores.tolist(), seen, strict=True)
     ]
     assert got.tolist() == want
 

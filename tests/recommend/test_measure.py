@@ -17,7 +17,7 @@ from medapps.recommend.problem import Problem
 from medapps.recommend.run import reference_report
 from medapps.recommend.run import tests_of as prepare_tests
 
-USERS, ITEMS, RIVALS = 50, 40, 12
+USERS, ITEMS, OTHERS = 50, 40, 12
 
 
 def drawn(seed: int) -> tuple[measuring.Tests, np.ndarray]:
@@ -36,10 +36,10 @@ def drawn(seed: int) -> tuple[measuring.Tests, np.ndarray]:
     problem = Problem(*names, *matrices, empty, csr_matrix(cold.astype(np.float32)))
     rows = np.argwhere(test & train.any(1)[:, None]).astype(np.int32)
     free = ~(train | valid | test | cold)
-    rivals = [rng.choice(np.flatnonzero(free[user]), RIVALS, replace=False) for user, _ in rows]
+    others = [rng.choice(np.flatnonzero(free[user]), OTHERS, replace=False) for user, _ in rows]
     scores = rng.integers(0, 200, (USERS, ITEMS)).astype(np.float32)
     scores[rng.random(scores.shape) < 0.1] = np.nan
-    return measuring.Tests(problem, rows, np.array(rivals, np.int32), few=(2, 5), top=7), scores
+    return measuring.Tests(problem, rows, np.array(others, np.int32), few=(2, 5), top=7), scores
 
 
 def naive(tests: measuring.Tests, scores: np.ndarray) -> dict[str, float]:
@@ -78,9 +78,9 @@ def naive(tests: measuring.Tests, scores: np.ndarray) -> dict[str, float]:
             for kind in kinds:
                 for name, value in values.items():
                     collected.setdefault(f"{kind}.{name}_at_{k}", []).append(value)
-    for (user, item), rivals in zip(tests.rows, tests.candidates, strict=True):
-        own, others = scores[user, item], scores[user, rivals]
-        rank = 1 + RIVALS if np.isnan(own) else 1 + (others > own).sum() + (others == own).sum() / 2
+    for (user, item), others in zip(tests.rows, tests.candidates, strict=True):
+        own, others = scores[user, item], scores[user, others]
+        rank = 1 + OTHERS if np.isnan(own) else 1 + (others > own).sum() + (others == own).sum() / 2
         for k in (5, 10):
             collected.setdefault(f"sampled.hit_at_{k}", []).append(float(rank <= k))
             value = 1 / np.log2(rank + 1) if rank <= k else 0.0

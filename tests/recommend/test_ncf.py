@@ -90,9 +90,9 @@ def test_full_ranks_equal_brute_force(mode: str) -> None:
         free = np.flatnonzero(~seen.mask(np.array([user]))[0])
         who = USERS if unknown[user] else user
         every = model(torch.tensor([who]), torch.arange(60)[None], vectors[user : user + 1])[0]
-        own, rivals = every[target[user]], every[np.setdiff1d(free, target[user])]
-        clearly = int((rivals > own + 1e-6).sum())
-        nearly = int((rivals > own - 1e-6).sum())
+        own, others = every[target[user]], every[np.setdiff1d(free, target[user])]
+        clearly = int((others > own + 1e-6).sum())
+        nearly = int((others > own - 1e-6).sum())
         assert 1 + clearly <= ranks[user] <= 1 + nearly
         assert not set(lists[user].tolist()) - set(free.tolist())
         best = every[free].sort(descending=True).values[:5]

@@ -49,14 +49,14 @@ def test_vectors_help_most_where_there_are_no_interactions(
         "random": rng.standard_normal(planted.values.shape).astype(np.float32),
         "shuffled": rng.permutation(planted.values),
     }
-    rivals = {
+    others = {
         name: train_ncf_paper(
             NamedVectors(planted.names, values, name), study, QUICK, seeds=(0,)
         ).report
         for name, values in controls.items()
     }
-    rivals["none"] = train_ncf_paper(None, study, QUICK, seeds=(0,)).report
-    for rival in rivals.values():
+    others["none"] = train_ncf_paper(None, study, QUICK, seeds=(0,)).report
+    for rival in others.values():
         assert rival.unit_digest == result.report.unit_digest
         assert real["cold.ndcg_at_10"] > 2 * rival.metrics["cold.ndcg_at_10"]
     popular = reference_report("popularity", split, QUICK).metrics

@@ -90,17 +90,17 @@ def test_vectors_help_most_where_there_are_no_purchases() -> None:
     real = train_recommender(made.crop, split, config).report
     wrong = np.array(made.crop.entities)
     wrong[made.crop.users] = np.random.default_rng(0).permutation(wrong[made.crop.users])
-    rivals = {
+    others = {
         "none": train_recommender(None, split, config).report.metrics,
         "shuffled": train_recommender(
             replace(made.crop, entities=wrong), split, config
         ).report.metrics,
         "popularity": real.details["references"]["popularity"],
     }
-    for name, metrics in rivals.items():
+    for name, metrics in others.items():
         assert real.metrics["cold.ndcg_at_10"] > 1.5 * metrics["cold.ndcg_at_10"], name
-    assert rivals["none"]["cold.ndcg_at_10"] == pytest.approx(
-        rivals["popularity"]["cold.ndcg_at_10"]
+    assert others["none"]["cold.ndcg_at_10"] == pytest.approx(
+        others["popularity"]["cold.ndcg_at_10"]
     )
     assert real.details["cold_users"] == real.units["cold.ndcg_at_10"].shape[1] > 20
 

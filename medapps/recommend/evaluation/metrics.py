@@ -61,8 +61,3 @@ def hits(lists: np.ndarray, truth: csr_matrix) -> np.ndarray:
     wanted = np.arange(len(lists), dtype=np.int64)[:, None] * items + lists
     spot = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return (keys[spot] == wanted) & (lists >= 0)
-
-
-def mean_metrics(metrics: dict[str, np.ndarray]) -> dict[str, float]:
-    """Means over users."""
-    return {name: float(values.mean()) for name, values in metrics.items()}
