@@ -9,6 +9,7 @@ ranks behind all others, and an entity whose vector is not finite never ranks be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from medapps.arrays import forget
-from medapps.graph.graph import KnownTriples
+from medapps.graph.known_triples import KnownTriples, among, first_at_least, flat
 from medapps.model.rule import ScoreSpec
 from medapps.model.scorer import Bounds, Scorer, make_scorer
 from medapps.train.process_group import SINGLE, ProcessGroup
@@ -66,26 +67,21 @@ def rank_tables(
     `candidates` ranks among that many sampled entities; `memory` bounds the bytes of a block of
     scores. Where other processes hold other rows of the entities, each counts among its own.
     """
-    dims, specs = tables.dims, tables.specs
-    sweep = _Sweep(
-        make_scorer(specs[-1].scorer, specs[-1].norm),
-        dims,
-        _tensor(tables.entities),
-        _tensor(tables.relations),
-        group,
-    )
-    columns, total = None, group.place(len(sweep.table))[1]
+    dims, specs, entities = tables.dims, tables.specs, _tensor(tables.entities)
+    begin, total = group.place(len(entities))
+    columns = None
     if candidates is not None and candidates < total:
         drawn = stream(seed, CANDIDATES).choice(total, candidates, replace=False)
         columns = np.sort(drawn).astype(np.int32)
     assert all(spec.scale > 0 for spec in specs), "scales are positive"
+    scorer, related = make_scorer(specs[-1].scorer, specs[-1].norm), _tensor(tables.relations)
+    sweep = _Sweep(scorer, scorer.bounds(dims), entities, related, begin, columns, known, group)
     ranks = np.empty((len(dims), 2, len(triples)))
     with torch.no_grad():
         for side, name in enumerate(SIDES):
             for first in range(0, len(triples), QUERIES):
                 block = _Block(sweep, triples[first : first + QUERIES], name)
-                pairs = known.pairs(*block.queries, name) if known is not None else None
-                ranks[:, side, first : first + QUERIES] = block.ranks(pairs, columns, memory)
+                ranks[:, side, first : first + QUERIES] = block.ranks(memory)
     return Ranks(ranks, dims, None if columns is None else len(columns))
 
 
@@ -94,16 +90,34 @@ class _Sweep:
     """What all queries share."""
 
     scorer: Scorer
-    dims: tuple[int, ...]
+    bounds: Bounds
     table: Tensor
     related: Tensor
+    begin: int
+    """The entity of the table's first row."""
+    columns: np.ndarray | None
+    """int32, ascending: the entities of a sample."""
+    known: KnownTriples | None
     group: ProcessGroup
 
     def fetched(self, ids: np.ndarray) -> Tensor:
         """Rows by id in the whole table."""
         wanted = torch.from_numpy(np.ascontiguousarray(ids)).long()
         held, places = self.group.fetch(self.table, wanted, group_ids(wanted))
-        return held[places, : self.scorer.widths(self.dims[-1])[0]].float()
+        return held[places, : self.bounds[-1]].float()
+
+    def candidates(self, size: int) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Ids, ascending, and rows of the entities that are here, `size` at a time."""
+        begin, columns = self.begin, self.columns
+        if columns is None:
+            for start in range(0, len(self.table), size):
+                rows = self.table[start : start + size, : self.bounds[-1]].float()
+                yield np.arange(begin + start, begin + start + len(rows)), rows
+            return
+        columns = columns[(columns >= begin) & (columns < begin + len(self.table))]
+        for start in range(0, len(columns), size):
+            ids = columns[start : start + size]
+            yield ids, _rows(self.table, ids - begin, self.bounds[-1])
 
 
 class _Block:
@@ -111,64 +125,55 @@ class _Block:
 
     def __init__(self, sweep: _Sweep, triples: np.ndarray, side: str) -> None:
         given, asked = (0, 2) if side == "tail" else (2, 0)
-        self.queries, self.asked = (triples[:, given], triples[:, 1]), triples[:, asked]
-        self.scorer, self.table, self.group = sweep.scorer, sweep.table, sweep.group
-        self.bounds = bounds = sweep.scorer.bounds(sweep.dims)
-        source = sweep.fetched(self.queries[0])
-        rel = _rows(sweep.related, self.queries[1], sweep.scorer.widths(sweep.dims[-1])[1])
+        ends, self.asked, self.sweep = (triples[:, given], triples[:, 1]), triples[:, asked], sweep
+        self.scorer, self.bounds = sweep.scorer, sweep.bounds
+        self.known = sweep.known.spans(*ends, side) if sweep.known is not None else None
+        width = self.bounds[-1] // self.scorer.rule.REALS[0] * self.scorer.rule.REALS[1]
+        source, rel = sweep.fetched(ends[0]), _rows(sweep.related, ends[1], width)
         self.query = self.scorer.query(source, rel, side)
         self.query64 = self.scorer.query(source.double(), rel.double(), side)
         target = sweep.fetched(self.asked).double().unsqueeze(1)
-        self.true64 = self.scorer.aligned(self.query64, target, bounds)[0][..., 0]
+        self.true64 = self.scorer.aligned(self.query64, target, self.bounds)[0][..., 0]
 
-    def ranks(
-        self,
-        known: tuple[np.ndarray, np.ndarray] | None,
-        columns: np.ndarray | None,
-        memory: int,
-    ) -> np.ndarray:
+    def ranks(self, memory: int) -> np.ndarray:
         """float64 (n, queries)."""
-        n, q = len(self.bounds) - 1, len(self.asked)
-        drop_query, drop_answer = self._dropped(known)
+        sweep, n, q = self.sweep, len(self.bounds) - 1, len(self.asked)
         better = torch.zeros(n, q, dtype=torch.float64)
-        begin, _ = self.group.place(len(self.table))
-        if columns is not None:
-            columns = columns[(columns >= begin) & (columns < begin + len(self.table))]
-        total = len(self.table) if columns is None else len(columns)
-        size = max(1, min(total, memory // (4 * n * q)))  # of the rows that are here
+        total = len(sweep.table) if sweep.columns is None else len(sweep.columns)
+        size = max(1, min(total, memory // (4 * n * q)))
         out = torch.empty(n * q * size)
-        for first in range(0, total, size):
-            last = min(first + size, total)
-            ids = np.arange(begin + first, begin + last) if columns is None else columns[first:last]
-            entity = (
-                self.table[first:last, : self.bounds[-1]].float()
-                if columns is None
-                else _rows(self.table, ids - begin, self.bounds[-1])
-            )
-            entity, broken = _mended(entity, self.bounds)
-            distance = out[: n * q * (last - first)].view(n, q, last - first)
+        for ids, rows in sweep.candidates(size):
+            entity, broken = _mended(rows, self.bounds)
+            distance = out[: n * q * len(ids)].view(n, q, len(ids))
             self.scorer.pairs(self.query, entity, self.bounds, distance)
             low, high, lost = self._around(entity)
             if broken is not None:
                 distance.masked_fill_(broken, torch.inf)
             distance[lost] = -torch.inf  # everything is nearer
-            at = np.searchsorted(ids, drop_answer)
-            at_safe = np.minimum(at, len(ids) - 1)
-            here = ids[at_safe] == drop_answer
-            distance[:, drop_query[here], at_safe[here]] = torch.inf
+            self._leave_out(distance, ids)
             better += self._count(distance, entity, low, high)
-            if hasattr(self.table, "mapped"):  # pages of a file add up when they are not given back
-                forget(as_numpy(self.table))
-        return (1.0 + self.group.sum(better)).numpy()
+            if hasattr(sweep.table, "mapped"):  # pages of a file add up if they are not given back
+                forget(as_numpy(sweep.table))
+        return (1.0 + sweep.group.sum(better)).numpy()
 
-    def _dropped(
-        self, known: tuple[np.ndarray, np.ndarray] | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(query, entity) pairs that are not ranked against: known answers and the true one."""
-        own = np.arange(len(self.asked))
-        if known is None:
-            return own, self.asked
-        return np.concatenate([own, known[0]]), np.concatenate([self.asked, known[1]])
+    def _leave_out(self, distance: Tensor, ids: np.ndarray) -> None:
+        """Known answers and the true one are infinitely far; takes memory as `distance` does."""
+        at = np.minimum(np.searchsorted(ids, self.asked), len(ids) - 1)
+        own = np.flatnonzero(ids[at] == self.asked)
+        distance[:, own, at[own]] = torch.inf
+        if self.known is None:
+            return
+        answers, starts, stops = self.known
+        low = first_at_least(answers, starts, stops, ids[0])
+        high = first_at_least(answers, low, stops, ids[-1] + 1)
+        if (high - low).sum() > distance[0].numel():  # a sample leaves most answers of a hub out
+            wanted = np.broadcast_to(ids, distance.shape[1:])
+            distance.masked_fill_(torch.from_numpy(among(answers, low, high, wanted)), torch.inf)
+            return
+        query, answer = flat(answers, low, high)
+        at = np.searchsorted(ids, answer)
+        here = ids[at] == answer
+        distance[:, query[here], at[here]] = torch.inf
 
     def _around(self, entity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(n, q) each: between which float32 distances an entity may be as near as the true one,

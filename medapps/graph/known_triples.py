@@ -35,7 +35,7 @@ class Side:
         entity = np.asarray(entity, np.int64)
         low, high = self.offsets[entity].astype(np.int64), self.offsets[entity + 1].astype(np.int64)
         wanted = np.asarray(relation, np.int64)
-        found = _first_at_least(
+        found = first_at_least(
             self.relations,
             np.concatenate([low, low]),
             np.concatenate([high, high]),
@@ -66,12 +66,6 @@ class KnownTriples:
         given = self.by_head if side == "tail" else self.by_tail
         return given.answers, *given.spans(entity, relation)
 
-    def pairs(
-        self, entity: np.ndarray, relation: np.ndarray, side: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(query, answer): every known answer of every query, flat."""
-        return flat(*self.spans(entity, relation, side))
-
 
 def flat(
     answers: np.ndarray, starts: np.ndarray, stops: np.ndarray
@@ -88,10 +82,23 @@ def among(
 ) -> np.ndarray:
     """bool (queries, k): is `wanted` (queries, k) in the span of its query?"""
     low, high = (np.repeat(ends, wanted.shape[1]) for ends in (starts, stops))
-    place = _first_at_least(answers, low, high, wanted.reshape(-1))
+    place = first_at_least(answers, low, high, wanted.reshape(-1))
     inside = place < high
     found = answers[np.minimum(place, len(answers) - 1)] == wanted.reshape(-1)
     return (inside & found).reshape(wanted.shape)
+
+
+def first_at_least(
+    values: np.ndarray, low: np.ndarray, high: np.ndarray, wanted: np.ndarray | int
+) -> np.ndarray:
+    """int64: the first place in [low, high) whose value is at least the wanted one, else high."""
+    last = max(0, len(values) - 1)
+    while (open_ := low < high).any():
+        middle = (low + high) >> 1
+        less = open_ & (values[np.minimum(middle, last)] < wanted)
+        low = np.where(less, middle + 1, low)
+        high = np.where(open_ & ~less, middle, high)
+    return low
 
 
 def known_bytes(triples: int, entities: int) -> int:
@@ -102,19 +109,6 @@ def known_bytes(triples: int, entities: int) -> int:
 def making_bytes(triples: int) -> int:
     """Bytes that making the index takes for a while: a mask and the keys of a piece."""
     return triples + 32 * min(triples, _at_once(triples))
-
-
-def _first_at_least(
-    values: np.ndarray, low: np.ndarray, high: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """int64: the first place in [low, high) whose value is at least the wanted one, else high."""
-    last = max(0, len(values) - 1)
-    while (open_ := low < high).any():
-        middle = (low + high) >> 1
-        less = open_ & (values[np.minimum(middle, last)] < wanted)
-        low = np.where(less, middle + 1, low)
-        high = np.where(open_ & ~less, middle, high)
-    return low
 
 
 def _side(triples: np.ndarray, given: int, asked: int, entities: int) -> Side:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medapps.graph import known_triples as known
-from medapps.graph.known_triples import KnownTriples
+from medapps.graph.known_triples import KnownTriples, flat
 
 
 def triples(count: int, entities: int, relations: int, seed: int) -> np.ndarray:
@@ -35,7 +35,7 @@ def test_answers_are_those_of_a_plain_search(monkeypatch, order, at_once, relati
     entity = np.repeat(np.arange(30), 3)
     relation = np.tile(np.append(rows[:2, 1], 1), 30)
     for side in ("tail", "head"):
-        query, found = index.pairs(entity, relation, side)
+        query, found = flat(*index.spans(entity, relation, side))
         assert (np.diff(query) >= 0).all()
         for i, (e, r) in enumerate(zip(entity, relation, strict=True)):
             assert found[query == i].tolist() == answers(rows, e, r, side)
@@ -43,7 +43,7 @@ def test_answers_are_those_of_a_plain_search(monkeypatch, order, at_once, relati
 
 def test_a_graph_without_triples_knows_nothing():
     index = KnownTriples.of(np.empty((0, 3), np.int32), 5)
-    assert len(index.pairs(np.arange(5), np.zeros(5, int), "tail")[0]) == 0
+    assert len(flat(*index.spans(np.arange(5), np.zeros(5, int), "tail"))[0]) == 0
 
 
 def test_the_index_of_a_graph_in_order_takes_six_bytes_per_triple():

@@ -15,6 +15,7 @@ from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.interactions import read_interactions
+from medapps.graph.known_triples import flat
 from medapps.graph.labels import read_labels
 from medapps.graph.purchases import split_purchases
 from medapps.graph.read import TAKES, read_graph
@@ -310,7 +311,7 @@ def test_known_triples_answer_like_a_dictionary(tiny: Graph) -> None:
         tails.setdefault((h, r), set()).add(t)
     width = len(tiny.relations)
     heads, relations = np.divmod(np.arange(len(tiny.entities) * width), width)
-    query, answer = tiny.known.pairs(heads, relations, "tail")
+    query, answer = flat(*tiny.known.spans(heads, relations, "tail"))
     found: dict[tuple[int, int], set[int]] = {}
     for q, a in zip(query.tolist(), answer.tolist(), strict=True):
         found.setdefault((int(heads[q]), int(relations[q])), set()).add(a)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import polars as pl
 import pytest
@@ -15,6 +17,7 @@ from medapps.evaluate.link_prediction import (
     rank_metrics,
     retention,
 )
+from medapps.graph.known_triples import KnownTriples
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
 from tests.train.conftest import make_graph
@@ -207,3 +210,36 @@ def test_relation_names_come_back(graph):
         names <= {f"move{i}" for i in range(6)}
         and reports[0].tables["by_relation"].schema["triples"] == pl.Int64
     )
+
+
+def hub_of(entities: int, strangers: int) -> np.ndarray:
+    """Triples of entity 0 with all others but the last few."""
+    tails = np.arange(1, entities - strangers)
+    return np.stack([np.zeros_like(tails), np.zeros_like(tails), tails], 1).astype(np.int32)
+
+
+def test_the_filter_of_a_hub_takes_no_more_memory_than_the_scores():
+    """A hundred queries with 200,000 known answers each: spelled out they would take 400 MB."""
+    triples, width = hub_of(200_000, strangers=5), 4
+    rng = np.random.default_rng(0)
+    e = rng.standard_normal((200_000, width)).astype(np.float32)
+    known = KnownTriples.of(triples, len(e))
+    whole = Tables(e, e[:1], (width,), specs(1))
+    tracemalloc.start()
+    ranks = rank_tables(whole, triples[::2000], known).ranks
+    some = rank_tables(whole, triples[::2000], known, candidates=20_000).ranks
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 150e6
+    tails = 1  # the hub asks for tails: only itself and the five strangers count
+    assert ranks[0, tails].max() <= 7 and some[0, tails].max() <= 7
+
+
+@pytest.mark.parametrize("memory", [1, 3000, 2**23])
+def test_the_filter_of_a_hub_equals_brute_force(memory):
+    triples = hub_of(60, strangers=20)
+    e, r = np.random.default_rng(1).standard_normal((2, 60, 12)).astype(np.float32)
+    truth = brute_force(e, r, DIMS, specs(), triples, {tuple(row) for row in triples.tolist()})
+    known = KnownTriples.of(triples, len(e))
+    got = rank_tables(Tables(e, r, DIMS, specs()), triples, known, memory=memory)
+    np.testing.assert_array_equal(got.ranks, truth)
