@@ -139,7 +139,7 @@ def launch(options: argparse.Namespace, step: str) -> dict[str, Any]:
 
 def control_group(memory: str) -> Path:
     """A memory control group (version 1) below our own, which counts the page cache as well."""
-    from medapps.sizes import parse_bytes
+    from medapps.config import parse_bytes
 
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     own = next(line.split(":")[2] for line in lines if line.split(":")[1] == "memory")

@@ -39,8 +39,8 @@ FORBIDDEN = {
     },
 }
 """Which imports a room must not have; none of them may know the command line either."""
-MLFLOW_USERS = {"serve/pyfunc.py", "serve/text_pyfunc.py"}
-"""The files of logged models are run by MLflow itself."""
+MLFLOW_USERS = {"serve/pyfunc.py"}
+"""The file of logged models is run by MLflow itself."""
 
 
 def imports(path: Path) -> set[str]:

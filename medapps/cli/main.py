@@ -12,7 +12,6 @@ from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
     compare,
     crop,
     data,
-    demo,
     doctor,
     label,
     rank,

@@ -1,4 +1,4 @@
-"""`medapps run`: a whole study from one file."""
+"""`medapps run` and `medapps demo`: a whole study from one file, the user's or ours."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ def run(
     """Run a study: every method, size, task and seed; what is finished is skipped."""
     job.config = file
     return run_settings(job, data=data, quick=quick, out=out)
+
+
+@command("demo", example="medapps demo")
+def demo(
+    job: Job,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller budget, to see that all runs.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
+    ] = None,
+) -> Result:
+    """Make data, train MED and its baselines, run both tasks and compare: a few minutes."""
+    from medapps.study.config import DEMO
+
+    job.config = job.config or DEMO
+    result = run_settings(job, quick=quick, out=out)
+    result.show.append(f"Look at it: medapps ui --workspace {job.root}")
+    return result
 
 
 def run_settings(

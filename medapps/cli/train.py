@@ -58,7 +58,7 @@ def train(
     )
     from medapps.cli.progress import training_bar
     from medapps.cli.tables import facts
-    from medapps.sizes import show_bytes
+    from medapps.config import show_bytes
     from medapps.stages import graph_stage, train_stage
     from medapps.stages.train import process_group
     from medapps.train.session import Session

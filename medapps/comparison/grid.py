@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from medapps.comparison.gather import Place
 from medapps.comparison.table import Comparison, Row
-from medapps.sizes import show_bytes
+from medapps.config import show_bytes
 
 HEADLINES = {
     "label": ("f1_macro", "accuracy"),

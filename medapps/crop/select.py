@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from medapps.config import parse_bytes, show_bytes
 from medapps.crop.crop import Crop
 from medapps.crop.cut import Croppable
 from medapps.crop.export import WHOLE, Export, chosen_rows, crop_bytes, without_relations
@@ -14,7 +15,6 @@ from medapps.crop.quantize import DTYPES
 from medapps.crop.retention import retention_curve, smallest_keeping
 from medapps.crop.tiers import CropConfig, find_tier, tier_of
 from medapps.errors import MedappsError
-from medapps.sizes import parse_bytes, show_bytes
 
 
 @dataclass(frozen=True)

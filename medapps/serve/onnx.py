@@ -1,12 +1,17 @@
-"""The device bundle: NCF as ONNX, the item table and the user vectors; needs no torch to run.
+"""Networks as ONNX files, which need no torch to run.
 
-The graph takes one user at a time: `user` (1, width) its own vector, `service` (1, dim + 1) as
-stored, `items` (n, width) any part of the item table; it gives `scores` (n,).
+The bundle of a recommender holds NCF, the item table and the user vectors. Its network takes one
+user at a time: `user` (1, width) its own vector, `service` (1, dim + 1) as stored, `items`
+(n, width) any part of the item table; it gives `scores` (n,). A classifier of sentences is one file
+with int8 weights.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,36 +53,16 @@ def export_onnx(
     recommender: NcfRecommender, folder: Path, *, dtype: str = "float16", force: bool = False
 ) -> dict[str, Any]:
     """Write `ncf.onnx`, item and user tables; vectors of users as float32, float16 or int8."""
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError:
-        raise MedappsError(
-            "Export needs the packages onnx and onnxscript.", fix="pip install 'medapps[export]'"
-        ) from None
     model = recommender.model.eval()
     width = model.users.shape[1]
-    example: list[Tensor] = [torch.zeros(1, width), torch.zeros(7, width)]
-    names = ["user", "items"]
+    example = {"user": torch.zeros(1, width), "items": torch.zeros(7, width)}
     shapes: list[dict[int, Any] | None] = [None, {0: torch.export.Dim("n")}]
     if model.service_dim:
-        example.append(torch.zeros(1, model.service_dim))
-        names.append("service")
+        example["service"] = torch.zeros(1, model.service_dim)
         shapes.append(None)
+    _check_packages()
     with writing(folder, kind="bundle", provenance=Provenance(force=force)) as draft:
-        with warnings.catch_warnings():  # torch's exporter warns about its own inside
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                Device(model).eval(),
-                tuple(example),
-                str(draft.path("ncf.onnx")),
-                input_names=names,
-                output_names=["scores"],
-                dynamic_shapes=tuple(shapes),
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
+        _export(Device(model), example, shapes, "scores", draft.path("ncf.onnx"))
         vectors = {"users": model.users.detach().numpy(), "items": model.items.detach().numpy()}
         arrays = {name: value.astype(np.float32) for name, value in vectors.items()}
         if recommender.service is not None:
@@ -93,3 +78,71 @@ def export_onnx(
         draft.about = {"method": recommender.method, "dim": recommender.dim, "dtype": dtype}
     size = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     return {"bundle_bytes": sum(size.values()), "onnx_bytes": size["ncf.onnx"]}
+
+
+class Logits(nn.Module):
+    """Tokens in, logits out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Logits (B, C) of tokens (B, L)."""
+        found: Tensor = self.model(input_ids, attention_mask, token_type_ids).logits
+        return found
+
+
+def write_onnx(model: nn.Module, path: Path) -> None:
+    """A classifier with matrices and embeddings as int8; activations are scaled as they come."""
+    _check_packages()
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    example = {name: torch.ones(2, 8, dtype=torch.long) for name in names}
+    free = {0: torch.export.Dim("sentences"), 1: torch.export.Dim("tokens", max=512)}
+    whole = path.with_name("whole.onnx")
+    _export(Logits(model), example, [free, free, free], "logits", whole)
+    plain = onnx.load(whole)
+    del plain.graph.value_info[:]  # shapes that no longer fit once weights are transposed
+    onnx.save(plain, whole)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # it advises a step that dynamic int8 does not need
+    try:
+        quantize_dynamic(str(whole), str(path), weight_type=QuantType.QInt8)
+    finally:
+        root.setLevel(level)
+    whole.unlink()
+
+
+def _check_packages() -> None:
+    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
+        raise MedappsError(
+            "Export needs the packages onnx, onnxscript and onnxruntime.",
+            fix="pip install 'medapps[export]'",
+        )
+
+
+def _export(
+    net: nn.Module,
+    example: Mapping[str, Tensor],
+    shapes: list[dict[int, Any] | None],
+    output: str,
+    path: Path,
+) -> None:
+    """Write a network with named inputs, some of whose axes are free."""
+    with warnings.catch_warnings():  # torch's exporter warns about its own inside
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net.eval(),
+            tuple(example.values()),
+            str(path),
+            input_names=list(example),
+            output_names=[output],
+            dynamic_shapes=tuple(shapes),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )

@@ -1,11 +1,11 @@
-"""Crops and recommenders as logged models of MLflow; tiers are aliases of one registered model."""
+"""What medapps saved as logged models of MLflow; tiers are aliases of one registered model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from medapps.crop.crop import load_crop
 from medapps.tracking import Run
@@ -25,8 +25,8 @@ def log_crop(run: Run, folder: Path, *, model: str, tier: str | None = None) -> 
         tags[DIGEST] = crop.manifest.digest
     if crop.about.get("untrained"):
         tags["untrained"] = "true"
-    users = crop.entity_ids.names(rows[:_EXAMPLES])
-    address = _log(run, "crop", folder, f"crop-{crop.dim}-{crop.dtype}", users, tags)
+    example = {"user": crop.entity_ids.names(rows[:_EXAMPLES]).to_list()}
+    address = _log(run, {"crop": folder}, f"crop-{crop.dim}-{crop.dtype}", example, tags)
     if address is not None and tier is not None:
         run.register(address, model, tier)
     return address
@@ -39,16 +39,27 @@ def log_recommender(run: Run, folder: Path) -> str | None:
     if run.id is None:
         return None
     model = load_recommender(folder)
-    users = model.users.names()[:_EXAMPLES]
+    example = {"user": model.users.names()[:_EXAMPLES].to_list()}
     tags = {"dim": str(model.dim), "method": model.method}
-    return _log(run, "recommender", folder, f"ncf-{model.dim}", users, tags)
+    return _log(run, {"recommender": folder}, f"ncf-{model.dim}", example, tags)
+
+
+def log_text(run: Run, folder: Path, columns: Sequence[str], *, model: str, alias: str) -> None:
+    """Log a classifier of sentences; `models:/<model>@<alias>` leads to it afterwards."""
+    example = {column: ["a good film"] for column in columns}
+    address = _log(run, {"text": folder}, f"{model}-{alias}", example, {})
+    if address is not None:
+        run.register(address, model, alias)
 
 
 def _log(
-    run: Run, kind: str, folder: Path, name: str, users: pl.Series, tags: dict[str, str]
+    run: Run,
+    artifact: Mapping[str, Path],
+    name: str,
+    example: Mapping[str, Sequence[object]],
+    tags: Mapping[str, str],
 ) -> str | None:
-    """Log the model in `folder`, with some users from whom MLflow learns the type of ids."""
+    """Log the model of a folder, with an example from which MLflow learns the types of columns."""
     import pandas as pd  # type: ignore[import-untyped]
 
-    example = pd.DataFrame({"user": users.to_list()})
-    return run.model(_CODE, {kind: Path(folder)}, name, example, **tags)
+    return run.model(_CODE, artifact, name, pd.DataFrame(example), **tags)

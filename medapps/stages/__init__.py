@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from medapps.stages.baseline import Baseline, baseline_stage
-from medapps.stages.compare import compare_stage
 from medapps.stages.crop import crop_stage
+from medapps.stages.find import Vectors, control_vectors, crop_vectors, no_vectors
 from medapps.stages.graph import graph_stage, split_stage
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.stages.tasks import (
     TaskInputs,
+    compare_stage,
     label_stage,
     rank_stage,
     recommend_stage,
     reference_stage,
 )
 from medapps.stages.train import train_stage
-from medapps.stages.vectors import Vectors, control_vectors, crop_vectors, no_vectors
 
 __all__ = [
     "Baseline",

@@ -1,19 +1,159 @@
-"""What a command means when it is told little: the newest graph, embedding or baseline."""
+"""What a command means when it is told little: the newest graph, embedding or baseline; and the
+vectors that a task reads, with who made them at which cost.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.embedding import Embedding
+from medapps.crop.service import NamedVectors, Source, UserVectors, control, user_vectors
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph, content_digest
+from medapps.graph.ids import IdMap
 from medapps.graph.purchases import PurchaseSplit
 from medapps.graph.tables import regular_file
 from medapps.methods import BASELINES, CONTROLS
-from medapps.stages.vectors import Vectors, control_vectors, crop_vectors
-from medapps.store import Workspace, file_digest, read_manifest
+from medapps.report import Report
+from medapps.store import Workspace, digest_of, file_digest, read_manifest
+
+LATENTS = "latents.parquet"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The maker of some vectors."""
+
+    method: str
+    dim: int
+    digest: str
+    seed: int = 0
+    """Seed of the training."""
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the training without the seed: equal ones are trainings of the same thing."""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    """train_seconds, teachers included, and bytes on the device."""
+
+    def tags(self, task: str, data: str) -> dict[str, object]:
+        """How runs of a task on these vectors are found."""
+        return {
+            "method": self.method,
+            "dim": self.dim,
+            "task": task,
+            "data": data,
+            "seed": self.seed,
+        }
+
+    def mark(self, report: Report, options: Mapping[str, Any]) -> Report:
+        """The report with what a comparison must know: cost, training and recipe."""
+        recipe = [dict(self.recipe), dict(options)]
+        marks = {"training": self.seed, "recipe": digest_of(recipe)[:16]}
+        seconds = report.cost.get("train_seconds", 0.0) if report.task != "rank" else 0.0
+        return replace(
+            report,
+            method=self.method,
+            dim=self.dim,
+            cost={"task_seconds": seconds} | dict(self.cost),
+            details=report.details | marks,
+        )
+
+
+def origin_of(source: Embedding | Crop, dim: int) -> Origin:
+    """The origin of an embedding's prefix or of a crop, as far as its manifest tells."""
+    crop = source if isinstance(source, Crop) else source.crop(dim)
+    manifest = source.manifest
+    settings = dict(manifest.config) if manifest else {}
+    seed = int(settings.pop("seed", crop.about.get("seed", 0)))
+    digest = manifest.digest if manifest else ""
+    return Origin(
+        method=crop.method,
+        dim=dim,
+        digest=digest_of([digest, dim, settings]),  # two recipes may yield the same vectors
+        seed=seed,
+        recipe=settings,
+        cost={
+            "train_seconds": float(crop.about.get("train_seconds", 0.0)),
+            "bytes": float(crop.nbytes),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What a task reads, and where it comes from."""
+
+    source: Source | None
+    """None for the control without vectors."""
+    origin: Origin
+
+
+def no_vectors(method: str = "none", seed: int = 0) -> Vectors:
+    """Nothing to read: the control `none`, or a recommender that uses no graph."""
+    return Vectors(None, Origin(method, 0, digest_of(method), seed))
+
+
+def crop_vectors(made: Embedding | Crop, dim: int) -> Vectors:
+    """The vectors of an embedding's prefix or of a crop."""
+    crop = made if isinstance(made, Crop) else made.crop(dim)
+    return Vectors(crop, origin_of(made, dim))
+
+
+def control_vectors(
+    name: str, dim: int, graph: Graph, seed: int, real: Callable[[], Vectors]
+) -> Vectors:
+    """No vectors, noise, vectors of somebody else, or the latents of a synthetic data set.
+
+    `real` gives the vectors that are shuffled. Controls that do not depend on a size have dim 0.
+    """
+    if name == "none":
+        return no_vectors(seed=seed)
+    if name == "oracle":
+        return _oracle(Path(graph.source), seed)
+    ids = IdMap.of(graph.entities.names(np.asarray(graph.users)))
+    if name == "random":
+        everyone = np.ones(len(ids), bool)
+        users = UserVectors(np.zeros((len(ids), dim), np.float32), everyone, dim, name)
+        origin = Origin(name, dim, digest_of([name, dim, seed, graph.digest]), seed)
+    else:
+        given = real()
+        assert given.source is not None
+        digest = digest_of([name, given.origin.digest, seed])
+        origin = Origin(name, dim, digest, seed, given.origin.recipe)
+        if isinstance(given.source, Crop):
+            return Vectors(_exchanged(given.source, seed), origin)
+        users = user_vectors(given.source, ids)
+    return Vectors(NamedVectors(ids, control(name, users, seed).values, name), origin)
+
+
+def _exchanged(crop: Crop, seed: int) -> Crop:
+    """The crop with the vectors of its users exchanged among them, items as they are."""
+    entities = crop.rows(slice(None)).copy()
+    rows = np.asarray(crop.users)
+    entities[rows] = entities[np.random.default_rng([seed, 2]).permutation(rows)]
+    return replace(crop, entities=entities, scale=None, method="shuffled")
+
+
+def _oracle(folder: Path, seed: int) -> Vectors:
+    path = folder / LATENTS
+    if not path.is_file():
+        raise MedappsError(
+            f"{folder} has no {LATENTS}: only synthetic data knows the truth behind it.",
+            fix="Leave the oracle out, or make data with: medapps data synth --out DIR.",
+        )
+    frame = pl.read_parquet(path, glob=False)
+    ids = IdMap.of(frame["user"])
+    values = np.empty((len(ids), frame["latent"].dtype.shape[0]), np.float32)  # type: ignore[attr-defined]
+    values[ids.ids(frame["user"])] = frame["latent"].to_numpy()
+    return Vectors(
+        NamedVectors(ids, values, "oracle"), Origin("oracle", 0, file_digest(path), seed)
+    )
 
 
 def find_graph(workspace: Workspace, embedding: Path | None = None) -> Graph:

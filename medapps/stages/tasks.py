@@ -1,14 +1,18 @@
-"""The stages that measure vectors: link prediction, labels and recommendations."""
+"""The stages that measure vectors (link prediction, labels, recommendations) and compare."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from medapps.comparison.grid import HEADLINES
+from medapps.comparison.gather import Found
+from medapps.comparison.grid import HEADLINES, markdown
+from medapps.comparison.table import TIER_OF, Comparison, compare
+from medapps.comparison.write import KIND, load_comparison, save_comparison
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.crop.service import user_vectors
@@ -18,10 +22,9 @@ from medapps.graph.labels import Labels, label_columns, read_labels
 from medapps.graph.purchases import PurchaseSplit
 from medapps.graph.tables import find_table, table_file
 from medapps.report import Report
-from medapps.stages.find import find_graph, find_split, find_vectors
+from medapps.stages.find import Vectors, find_graph, find_split, find_vectors, no_vectors, origin_of
 from medapps.stages.graph import graph_stage, split_stage
 from medapps.stages.runner import Runner, Stage, run_stage
-from medapps.stages.vectors import Vectors, no_vectors, origin_of
 from medapps.store import Provenance, file_digest
 from medapps.tracking import Run
 
@@ -340,3 +343,31 @@ def rank_stage(
         return run_stage(runner, stage, make, Report.load)
 
     return [one_size(dim) for dim in ((source.dim,) if isinstance(source, Crop) else source.dims)]
+
+
+def compare_stage(
+    runner: Runner,
+    found: Sequence[Found],
+    *,
+    study: str = "",
+    reference: str = "med",
+    tiers: Mapping[int, str] = TIER_OF,
+    seed: int = 0,
+) -> tuple[Comparison, Path]:
+    """Compare saved reports; the study's run, else one of its own, gets the table and the plots."""
+    parents = {one.folder.name: one.digest for one in found}
+    settings = {"study": study, "reference": reference, "tiers": dict(tiers), "seed": seed}
+    data = sorted({one.report.data for one in found})
+    experiment = data[0] if len(data) == 1 else "comparison"
+    stage = Stage("compare", KIND, settings, parents, experiment, "compare")
+    if done := runner.kept(stage):
+        return load_comparison(done), done
+    folder = runner.folder(stage)
+    table = compare([one.report for one in found], reference=reference, tiers=tiers, seed=seed)
+    about = {"study": study, "reports": [one.folder.name for one in found]}
+    save_comparison(table, folder, stage.provenance(), about)
+    with nullcontext(runner.parent()) if study else runner.run(stage) as run:
+        run.describe(markdown(table))
+        for file in sorted(folder.iterdir()):
+            run.artifact(file, "comparison")
+    return table, folder

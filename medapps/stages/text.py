@@ -9,7 +9,8 @@ from typing import Any
 
 from medapps.errors import MedappsError
 from medapps.report import Report
-from medapps.serve.text_onnx import write_onnx
+from medapps.serve.onnx import write_onnx
+from medapps.serve.register import log_text
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.stages.train import ready_checkpoints
 from medapps.store import Provenance, Workspace, writing
@@ -21,7 +22,6 @@ from medapps.text.model import KIND, Base, TextModel, write_pretrained
 from medapps.text.train import Progress, teach, train
 from medapps.tracking import Run
 
-_CODE = Path(__file__).parents[1] / "serve" / "text_pyfunc.py"
 FILES = {"safetensors": "model.safetensors", "onnx": "model.int8.onnx"}
 
 
@@ -199,19 +199,10 @@ def export_stage(
         size = (to / FILES[form]).stat().st_size
         run.metrics({"bytes": size, "parameters": alone.num_parameters()})
         if form == "safetensors" and run.id is not None:
-            _log_model(run, to, f"text-{about['task']}", f"{method}-{width}", model)
+            name = f"text-{about['task']}"
+            log_text(run, to, about["texts"], model=name, alias=f"{method}-{width}")
     made = {"width": width, "file": FILES[form], "bytes": size}
     return made | {"parameters": alone.num_parameters()}, to
-
-
-def _log_model(run: Run, folder: Path, name: str, alias: str, model: TextModel) -> None:
-    """`models:/<name>@<alias>` leads to an exported folder."""
-    import pandas as pd  # type: ignore[import-untyped]
-
-    texts = {column: ["a good film"] for column in model.about["texts"]}
-    address = run.model(_CODE, {"model": folder}, f"{name}-{alias}", pd.DataFrame(texts))
-    if address is not None:
-        run.register(address, name, alias)
 
 
 def check_width(model: TextModel, width: int, method: str) -> None:

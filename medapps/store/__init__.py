@@ -16,8 +16,7 @@ from medapps.store.files import (
     write_text,
 )
 from medapps.store.manifest import MANIFEST, Manifest, digest_of, file_digest
-from medapps.store.reading import VERIFY_BELOW, read_manifest, usable
-from medapps.store.workspace import Workspace, stage_key
+from medapps.store.reading import VERIFY_BELOW, Workspace, read_manifest, stage_key, usable
 from medapps.store.writing import NEW, REPLACE, Draft, Provenance, refuse_folder, writing
 
 __all__ = [

@@ -1,10 +1,14 @@
-"""Read saved nouns: the manifest first, then every file that it lists is compared with it."""
+"""Read saved nouns: the manifest first, then every file that it lists is compared with it.
+
+The workspace is the folder in which commands keep what they make, and find it again.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -17,11 +21,12 @@ from medapps.store.manifest import (
     MANIFEST,
     Manifest,
     content_digest,
+    digest_of,
     file_digest,
     parse_manifest,
     seal_of,
 )
-from medapps.store.writing import recover
+from medapps.store.writing import old_folder, recover
 
 VERIFY_BELOW = 2**30
 """Files up to this many bytes are hashed on every load; larger ones on the first."""
@@ -138,3 +143,55 @@ def usable(kind: str) -> Callable[[Callable[P, Noun]], Callable[P, Noun]]:
         return checked
 
     return decorate
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folder in which commands keep graphs, embeddings, crops, reports and the MLflow store."""
+
+    root: Path
+
+    def folder(self, kind: str, key: str) -> Path:
+        """Where a noun with this stage key lives."""
+        return self.root / f"{kind}s" / key
+
+    def finished(self, kind: str, key: str) -> Path | None:
+        """The folder of a stage that was completed before with the same code, config and inputs."""
+        folder = self.folder(kind, key)
+        if not (folder / MANIFEST).is_file() and not old_folder(folder).exists():
+            return None
+        try:
+            read_manifest(folder, kind=kind)
+        except MedappsError:
+            return None
+        return folder
+
+    def saved(self, kind: str) -> list[Path]:
+        """The folders of a kind; hidden ones are unfinished or on their way out."""
+        place = self.root / f"{kind}s"
+        with disk_errors(place, "read"):
+            found = sorted(place.iterdir()) if place.is_dir() else []
+            return [p for p in found if not p.name.startswith(".") and (p / MANIFEST).is_file()]
+
+    def manifests(self, kind: str) -> Iterator[tuple[Path, Manifest]]:
+        """The folders of a kind with what they say of themselves; damaged ones are left out."""
+        for folder in self.saved(kind):
+            with suppress(OSError, ValueError):
+                yield folder, parse_manifest((folder / MANIFEST).read_text())
+
+    def newest(self, kind: str, **about: Any) -> Path | None:
+        """The most recently written noun of a kind whose manifest says `about`."""
+        found = [
+            (manifest.created, folder)
+            for folder, manifest in self.manifests(kind)
+            if all(manifest.about.get(key) == value for key, value in about.items())
+        ]
+        return max(found)[1] if found else None
+
+
+def stage_key(verb: str, revision: int, config: object, parents: Mapping[str, str]) -> str:
+    """Names a stage by its code version, resolved config and input digests.
+
+    `revision` is raised by whoever changes what the verb computes.
+    """
+    return digest_of([__version__, verb, revision, config, dict(parents)])[:16]

@@ -6,9 +6,15 @@ that no caller asks whether tracking is on.
 
 from __future__ import annotations
 
-from medapps.tracking.connection import is_local, repair, shown_uri, tracking_uri
+from medapps.tracking.connection import (
+    check_names,
+    is_local,
+    registered,
+    repair,
+    shown_uri,
+    tracking_uri,
+)
 from medapps.tracking.opening import track
-from medapps.tracking.registry import check_names, registered
 from medapps.tracking.run import NO_RUN, Run
 
 __all__ = [

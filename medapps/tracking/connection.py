@@ -1,4 +1,5 @@
-"""The way to the store of runs: its address, how long it is waited for, what is wrong with it.
+"""The way to the store of runs: its address, how long it is waited for, what is wrong with it, and
+which models its registry has.
 
 It is SQLite inside the workspace unless MLFLOW_TRACKING_URI names another one.
 """
@@ -7,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -241,3 +243,48 @@ def _end_orphans(client: MlflowClient, experiment_id: str) -> None:
     for run in client.search_runs([experiment_id], "attributes.status = 'RUNNING'"):
         if abandoned(run.data.tags):
             client.set_terminated(run.info.run_id, "KILLED")
+
+
+def check_names(model: str, tier: str | None) -> None:
+    """Refuse names under which MLflow would not register a model, before any work is done."""
+    if not model.strip() or re.search(r"[/:]", model):
+        raise MedappsError(
+            f"MLflow takes no model named {model!r}: a name has no '/' and no ':'.",
+            fix="Choose another one: --set crop.model=NAME.",
+        )
+    if tier is None:
+        return
+    if not re.fullmatch(r"[\w-]{1,255}", tier) or re.fullmatch(r"(?i)latest|v\d+", tier):
+        raise MedappsError(
+            f"MLflow takes no tier named {tier!r}: letters, digits, '_' and '-' make a name, and "
+            "'latest' and 'v1' are its own.",
+            fix="Give the tier another name in crop.tiers.",
+        )
+
+
+def registered(
+    workspace: Path, experiment: str, name: str, alias: str, tag: str
+) -> set[str] | None:
+    """What `tag` says of the models that an alias leads to, or has passed on its way there.
+
+    None when the store has answered before and no longer does.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client, _ = connect(workspace, experiment, lambda text: None)
+    except MedappsError:
+        if tracking_uri(workspace) in answered and not is_local(workspace):
+            return None
+        raise
+    try:
+        last = int(client.get_model_version_by_alias(name, alias).version)
+    except MlflowException:
+        return set()
+    found = set()
+    for version in client.search_model_versions(f"name = '{name}'"):
+        with suppress(MlflowException):  # its logged model may be deleted
+            if int(version.version) <= last:
+                model = version.model_id or str(version.source).removeprefix("models:/")
+                found.add(client.get_logged_model(model).tags.get(tag, ""))
+    return found

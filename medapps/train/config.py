@@ -16,10 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from medapps.config import Config, Count, Dim, Positive, Size, Weight
+from medapps.config import Config, Count, Dim, Positive, Size, Weight, parse_bytes
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.sizes import parse_bytes
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 DEFAULT_MEMORY = "4GiB"

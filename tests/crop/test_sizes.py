@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from medapps.config import resolve, validate
+from medapps.config import parse_bytes, resolve, validate
 from medapps.crop.crop import Crop
 from medapps.crop.cut import between, check_dim, cut
 from medapps.crop.export import Export, chosen_rows, crop_bytes, export_crop, without_relations
@@ -20,7 +20,6 @@ from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rule import ScoreSpec
-from medapps.sizes import parse_bytes
 from medapps.store import REPLACE
 from tests.crop.conftest import make_crop
 

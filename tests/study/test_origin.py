@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from medapps.crop.embedding import Embedding
-from medapps.stages.vectors import origin_of
+from medapps.stages.find import origin_of
 from medapps.store import Provenance
 from medapps.train.config import MedConfig
 from medapps.train.med import train_med
