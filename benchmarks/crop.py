@@ -26,7 +26,7 @@ import polars as pl
 from medapps.arrays import Blocks, open_arrays, write_arrays
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.export import Export, export_files
-from medapps.crop.search.similar import similar
+from medapps.crop.similar import similar
 from medapps.graph.ids import IdMap
 from medapps.model.rule import ScoreSpec
 

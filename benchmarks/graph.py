@@ -86,7 +86,7 @@ def child(step: str, folder: Path, triples: int, kg: Path | None = None) -> dict
 
 def synth(options: argparse.Namespace) -> dict[str, Any]:
     """The preset `paper`, with fewer users when fewer triples are asked for."""
-    from medapps.graph.synth.synthesize import synthesize
+    from medapps.graph.synth import synthesize
 
     users = round(options.triples * PAPER_USERS / PAPER_TRIPLES)
     made = synthesize(options.folder / "data", "paper", users)

@@ -23,9 +23,9 @@ from medapps.crop.quantize import DTYPES
 from medapps.evaluate.link_prediction import rank_crop
 from medapps.graph.config import SplitConfig
 from medapps.graph.graph import Graph
-from medapps.graph.labels import read_labels
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.graph.tables import table_file
+from medapps.graph.user_tables import read_labels
 from medapps.label.config import LabelConfig
 from medapps.label.run import label_users
 from medapps.recommend.run import train_recommender

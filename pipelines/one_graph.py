@@ -17,8 +17,7 @@ from script import start
 
 import medapps as ma
 from medapps.comparison.grid import markdown
-from medapps.graph.interactions import read_interactions
-from medapps.graph.labels import read_labels
+from medapps.graph.user_tables import read_interactions, read_labels
 
 
 def main() -> None:

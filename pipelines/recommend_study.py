@@ -22,8 +22,8 @@ import polars as pl
 from script import options, say, start
 
 import medapps as ma
-from medapps.graph.purchases import PurchaseSplit
 from medapps.graph.read import GRAPH_FILES, graph_files
+from medapps.graph.split import PurchaseSplit
 from medapps.graph.tables import find_table
 from medapps.recommend.evaluation.references import GRIDS
 from medapps.recommend.run import reference_report, train_recommender

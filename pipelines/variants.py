@@ -19,7 +19,7 @@ from script import options, runner_of, say, settings_of, start
 
 import medapps as ma
 from medapps.comparison.grid import markdown
-from medapps.comparison.plots import figures
+from medapps.comparison.write import figures
 from medapps.stages import Runner, graph_stage, train_stage
 from medapps.train.session import Session
 

@@ -10,7 +10,7 @@ import pytest
 
 from medapps.graph.graph import Graph
 from medapps.graph.read import read_graph
-from medapps.graph.synth.synthesize import synthesize
+from medapps.graph.synth import synthesize
 
 pytest_plugins = ["tests.planted"]
 

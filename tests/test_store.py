@@ -18,7 +18,7 @@ import pytest
 
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.graph.synth.synthesize import synthesize
+from medapps.graph.synth import synthesize
 from medapps.store import (
     REPLACE,
     Provenance,

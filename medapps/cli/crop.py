@@ -61,8 +61,7 @@ def crop(
     from medapps.cli.tables import facts, rows
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids
-    from medapps.crop.retention import check_share
-    from medapps.crop.select import SizeRequest, choose
+    from medapps.crop.select import SizeRequest, check_share, choose
     from medapps.stages.crop import crop_stage, croppable, validation_quality
     from medapps.stages.find import find_source
 

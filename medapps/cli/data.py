@@ -33,7 +33,7 @@ def synth(
 ) -> Result:
     """Write a synthetic social graph with labels, purchases and the latents that caused them."""
     from medapps.cli.tables import facts
-    from medapps.graph.synth.synthesize import synthesize
+    from medapps.graph.synth import synthesize
     from medapps.tracking import track
 
     params = {"preset": preset, "users": users, "seed": job.seed}
@@ -65,7 +65,7 @@ def check(
 ) -> Result:
     """Count what a data set holds and list what is wrong with it; exit 2 when it cannot be used."""
     from medapps.cli.tables import facts, rows
-    from medapps.graph.checks.check import check_dataset
+    from medapps.graph.check import check_dataset
 
     found = check_dataset(path, job.settings().graph)
     values = {

@@ -114,7 +114,7 @@ def _one(made: Recommender | NcfRecommender, name: str, k: int, inputs: TaskInpu
 
     from medapps.crop.idlist import typed
     from medapps.errors import MedappsError
-    from medapps.graph.paths import path_words
+    from medapps.graph.graph import path_words
 
     asked = typed(pl.Series("user", [name]), made.users.dtype)
     if made.users.ids(asked)[0] < 0:

@@ -34,8 +34,8 @@ def similar(
     job.settings()
     from medapps.cli.tables import rows
     from medapps.crop.crop import load_crop
-    from medapps.crop.cut import cut
-    from medapps.crop.search.similar import search
+    from medapps.crop.embedding import cut
+    from medapps.crop.similar import search
     from medapps.stages.crop import croppable
     from medapps.stages.find import find_source
 

@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import forget
-from medapps.crop.formats.files import FORMATS, check_format, read_files, write_files
-from medapps.crop.formats.stream import CropStream
+from medapps.crop.formats import FORMATS, CropStream, check_format, read_files, write_files
 from medapps.crop.idlist import rows_of
 from medapps.crop.quantize import dequantize
 from medapps.errors import MedappsError

@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 
 from medapps.crop.crop import Crop, load_crop, write_crop
-from medapps.crop.formats.files import VECTORS
-from medapps.crop.formats.stream import BLOCK_BYTES, CropStream
+from medapps.crop.formats import BLOCK_BYTES, VECTORS, CropStream
 from medapps.crop.idlist import some_of, typed
 from medapps.crop.quantize import DTYPES
 from medapps.errors import MedappsError

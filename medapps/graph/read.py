@@ -11,8 +11,7 @@ from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap, TripleIds
-from medapps.graph.purchases import PurchaseSplit, split_purchases
-from medapps.graph.split import TRAIN
+from medapps.graph.split import TRAIN, PurchaseSplit, split_purchases
 from medapps.graph.tables import Table, find_table, regular_file, scan_table, table_errors
 
 GRAPH_FILES = ("skg", "triples", "train")

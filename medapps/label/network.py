@@ -6,6 +6,7 @@ depends on its own seed and setting alone: training it with other models gives t
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,9 @@ from torch import Tensor
 
 from medapps.crop.service import Scaling, UserVectors
 from medapps.errors import MedappsError
-from medapps.evaluate.metrics import batched_f1_macro
-from medapps.graph.labels import Labels
-from medapps.graph.split import TRAIN, VALID
+from medapps.evaluate.metrics import batched_f1_macro, confusion, label_metrics
+from medapps.graph.split import TEST, TRAIN, VALID
+from medapps.graph.user_tables import Labels
 from medapps.label.config import LabelConfig
 from medapps.label.model import mlp_probabilities
 
@@ -199,3 +200,25 @@ class _Stack:
         with torch.no_grad():
             self.weights[0].mul_(self.shrink)
             self.weights[2].mul_(self.shrink)
+
+
+STRENGTHS = (0.003, 0.03, 0.3)
+"""Inverse regularisation; one is chosen on validation users."""
+
+
+def linear_probe(examples: Examples) -> dict[str, float]:
+    """Test metrics of scikit-learn's logistic regression."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    (x_valid, y_valid), (x_test, y_test) = examples.of_part(VALID), examples.of_part(TEST)
+    best, guess = -1.0, np.empty(0)
+    for strength in STRENGTHS:
+        model = LogisticRegression(C=strength, max_iter=100)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(*examples.of_part(TRAIN))
+        valid = label_metrics(confusion(y_valid, model.predict(x_valid), examples.classes))
+        if valid["f1_macro"] > best:
+            best, guess = valid["f1_macro"], model.predict(x_test)
+    return label_metrics(confusion(y_test, guess, examples.classes))

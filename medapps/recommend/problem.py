@@ -9,8 +9,7 @@ import polars as pl
 from scipy.sparse import csr_matrix
 
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import COLD_TEST, COLD_VALID, PurchaseSplit
-from medapps.graph.split import TEST, TRAIN, VALID
+from medapps.graph.split import COLD_TEST, COLD_VALID, TEST, TRAIN, VALID, PurchaseSplit
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import polars as pl
 
 from medapps.crop.service import Source
 from medapps.errors import MedappsError
-from medapps.graph.purchases import PurchaseSplit, split_purchases
+from medapps.graph.split import PurchaseSplit, split_purchases
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.evaluation.measure import Blocks, Measured, Tests, in_blocks, measure
 from medapps.recommend.evaluation.references import tune

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medapps.crop.crop import Crop
-from medapps.crop.cut import Croppable, OneSize, cut
+from medapps.crop.embedding import Croppable, OneSize, cut
 from medapps.crop.export import Export, export_files
-from medapps.crop.retention import log_curve
-from medapps.crop.select import Choice
+from medapps.crop.select import Choice, log_curve
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph

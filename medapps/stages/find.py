@@ -18,7 +18,7 @@ from medapps.crop.service import NamedVectors, Source, UserVectors, control, use
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph, content_digest
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import PurchaseSplit
+from medapps.graph.split import PurchaseSplit
 from medapps.graph.tables import regular_file
 from medapps.methods import BASELINES, CONTROLS
 from medapps.report import Report

@@ -15,7 +15,7 @@ from medapps.tracking import Run
 
 if TYPE_CHECKING:
     from medapps.graph.config import SplitConfig
-    from medapps.graph.purchases import PurchaseSplit
+    from medapps.graph.split import PurchaseSplit
     from medapps.settings import Settings
     from medapps.train.distributed.group import Group
 
@@ -35,7 +35,7 @@ def graph_stage(
 
 def split_stage(runner: Runner, interactions: Path, config: SplitConfig) -> PurchaseSplit:
     """Split the purchases of a file once; graph and tasks start from it. It has no run."""
-    from medapps.graph.purchases import PurchaseSplit, split_purchases
+    from medapps.graph.split import PurchaseSplit, split_purchases
 
     digest = file_digest(regular_file(interactions))
     stage = Stage("split", "split", config.plain(), {"interactions": digest})

@@ -18,9 +18,9 @@ from medapps.crop.embedding import Embedding
 from medapps.crop.service import user_vectors
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.graph.labels import Labels, label_columns, read_labels
-from medapps.graph.purchases import PurchaseSplit
+from medapps.graph.split import PurchaseSplit
 from medapps.graph.tables import find_table, table_file
+from medapps.graph.user_tables import Labels, label_columns, read_labels
 from medapps.report import Report
 from medapps.stages.find import Vectors, find_graph, find_split, find_vectors, no_vectors, origin_of
 from medapps.stages.graph import graph_stage, split_stage

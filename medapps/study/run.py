@@ -21,9 +21,8 @@ from medapps.errors import MedappsError
 from medapps.settings import Settings
 from medapps.stages import Runner, compare_stage, graph_stage
 from medapps.store import Provenance, digest_of, read_manifest, write_text
-from medapps.study.data import data_folder
 from medapps.study.measure import Measuring
-from medapps.study.plan import settings_for
+from medapps.study.plan import data_folder, settings_for
 from medapps.tracking import Run, track
 from medapps.train.session import Session
 

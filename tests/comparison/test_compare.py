@@ -11,8 +11,7 @@ import pytest
 from medapps.comparison import compare
 from medapps.comparison.gather import gather, saved_reports
 from medapps.comparison.grid import grids, markdown
-from medapps.comparison.plots import figures
-from medapps.comparison.write import copy_files, load_comparison, save_comparison
+from medapps.comparison.write import copy_files, figures, load_comparison, save_comparison
 from medapps.errors import MedappsError
 from medapps.store import NEW, Workspace
 from tests.comparison.reports import label_report, unit_report

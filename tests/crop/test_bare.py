@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import medapps
-from medapps.crop.search.similar import similar
+from medapps.crop.similar import similar
 folder = Path(sys.argv[1])
 expected = np.load(folder / "expected.npy")
 for form in ("safetensors", "npz", "parquet"):

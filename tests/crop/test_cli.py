@@ -251,7 +251,7 @@ def test_a_tracked_crop_is_a_model_under_its_tier(workspace: Path) -> None:
 
 
 def test_force_replaces_no_data_set_and_no_foreign_project(workspace: Path, tmp_path: Path) -> None:
-    from medapps.graph.synth.synthesize import synthesize
+    from medapps.graph.synth import synthesize
 
     synthesize(tmp_path / "data", "tiny")
     (tmp_path / "project").mkdir()

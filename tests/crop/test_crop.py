@@ -164,7 +164,7 @@ def test_the_manifest_says_how_to_score_and_where_it_came_from(crop: Crop, tmp_p
 
 
 def test_exporting_a_mapped_source_leaves_no_pages_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("medapps.crop.formats.stream.PIECE", 2**20)
+    monkeypatch.setattr("medapps.crop.formats.PIECE", 2**20)
     rows = 20_000
     values = np.random.default_rng(0).random((rows, 500), np.float32)
     write_arrays(tmp_path / "wide.safetensors", {"x": values})

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-import medapps.crop.search.similar as module
+import medapps.crop.similar as module
 from medapps.crop.crop import Crop
 from medapps.crop.export import Export, export_crop
-from medapps.crop.search.similar import candidates, nearest, search, similar
+from medapps.crop.similar import candidates, nearest, search, similar
 from medapps.errors import MedappsError
 from tests.crop.conftest import make_crop
 
@@ -83,7 +83,7 @@ def test_wrong_questions_are_answered(crop: Crop) -> None:
 
 def test_an_index_is_as_good_as_it_says(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    from medapps.crop.search.approximate import build_index, nearest_in, open_index, recall
+    from medapps.crop.similar import build_index, nearest_in, open_index, recall
 
     crop = make_crop(n=6000, dim=10)
     rows = candidates(crop, users_only=True)
@@ -112,7 +112,7 @@ def test_an_index_is_as_good_as_it_says(tmp_path: Path) -> None:
 def test_without_faiss_the_way_out_is_named(crop: Crop, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from medapps.crop.search.approximate import build_index
+    from medapps.crop.similar import build_index
 
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MedappsError, match=r"needs faiss.*pip install 'medapps\[ann\]'"):
@@ -121,7 +121,7 @@ def test_without_faiss_the_way_out_is_named(crop: Crop, monkeypatch: pytest.Monk
 
 def test_the_index_of_a_crop_without_that_many_neighbours(crop: Crop) -> None:
     pytest.importorskip("faiss")
-    from medapps.crop.search.approximate import build_index, nearest_in
+    from medapps.crop.similar import build_index, nearest_in
 
     few = replace(crop, users=crop.users[:4])
     index = build_index(few, few.users)

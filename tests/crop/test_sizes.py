@@ -11,11 +11,10 @@ import pytest
 
 from medapps.config import parse_bytes, resolve, validate
 from medapps.crop.crop import Crop
-from medapps.crop.cut import between, check_dim, cut
+from medapps.crop.embedding import between, check_dim, cut
 from medapps.crop.export import Export, chosen_rows, crop_bytes, export_crop, without_relations
 from medapps.crop.quantize import DTYPES
-from medapps.crop.retention import log_curve, plot_curve, retention_curve, smallest_keeping
-from medapps.crop.select import fit_budget
+from medapps.crop.select import fit_budget, log_curve, plot_curve, retention_curve, smallest_keeping
 from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap

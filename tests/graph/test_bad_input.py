@@ -13,10 +13,9 @@ from medapps.config import validate
 from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
-from medapps.graph.interactions import read_interactions
-from medapps.graph.labels import read_labels
 from medapps.graph.read import read_graph
-from medapps.graph.synth.synthesize import synthesize
+from medapps.graph.synth import synthesize
+from medapps.graph.user_tables import read_interactions, read_labels
 
 GOOD = pl.DataFrame({"head": ["a", "b"], "relation": ["r", "r"], "tail": ["b", "c"]})
 

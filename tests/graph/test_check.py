@@ -11,12 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from medapps.graph.checks import leaks
-from medapps.graph.checks.check import Check, check_dataset
-from medapps.graph.checks.leaks import label_leaks
-from medapps.graph.interactions import read_interactions
+from medapps.graph import check
+from medapps.graph.check import Check, check_dataset, label_leaks
 from medapps.graph.read import read_graph
 from medapps.graph.split import leave_one_out
+from medapps.graph.user_tables import read_interactions
 
 
 @pytest.fixture
@@ -165,8 +164,8 @@ def test_leaks_are_named_once_per_relation(copy: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_judging_by_neighbours_equals_counting_votes(seed, monkeypatch) -> None:
-    monkeypatch.setattr(leaks, "LEAK_ACCURACY", 0.0)
-    monkeypatch.setattr(leaks, "LEAST_USERS", 1)
+    monkeypatch.setattr(check, "LEAK_ACCURACY", 0.0)
+    monkeypatch.setattr(check, "LEAST_USERS", 1)
     rng = np.random.default_rng(seed)
     user, other = rng.integers(0, 40, 150), rng.integers(0, 15, 150)
     label = rng.integers(-1, 3, 40).astype(np.int32)
@@ -181,5 +180,5 @@ def test_judging_by_neighbours_equals_counting_votes(seed, monkeypatch) -> None:
             judged.add(int(user[i]))
             own = votes.pop(int(label[user[i]]), 0)
             right.append(own > max(votes.values(), default=0))
-    told = leaks._by_neighbour(user.astype(np.int32), other.astype(np.int32), label)
+    told = check._by_neighbour(user.astype(np.int32), other.astype(np.int32), label)
     assert told == (len(judged), pytest.approx(np.mean(right)))

@@ -10,8 +10,7 @@ import pytest
 
 from medapps.errors import MedappsError
 from medapps.graph.config import SplitConfig
-from medapps.graph.purchases import PurchaseSplit, split_purchases
-from medapps.graph.split import TEST, VALID, leave_one_out
+from medapps.graph.split import TEST, VALID, PurchaseSplit, leave_one_out, split_purchases
 
 
 def table(seed: int = 0) -> pl.DataFrame:

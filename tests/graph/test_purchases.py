@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from medapps.errors import MedappsError
-from medapps.graph import purchases
+from medapps.graph import split as splits
 from medapps.graph.config import GraphConfig, SplitConfig
-from medapps.graph.purchases import (
+from medapps.graph.read import TAKES, read_graph
+from medapps.graph.split import (
     COLD_TEST,
     COLD_VALID,
     TEST,
@@ -23,7 +24,6 @@ from medapps.graph.purchases import (
     PurchaseSplit,
     split_purchases,
 )
-from medapps.graph.read import TAKES, read_graph
 
 EVERY = (TRAIN, VALID, TEST, COLD_VALID, COLD_TEST, WITHHELD)
 LINKS = pl.DataFrame({"head": ["user:0", "user:1"], "relation": "knows", "tail": ["x", "user:2"]})
@@ -151,13 +151,13 @@ def test_no_more_users_validate_than_are_needed(monkeypatch: pytest.MonkeyPatch)
     rows = [(user, item, item) for user in range(300) for item in range(6)]
     frame = pl.DataFrame(rows, schema=["user", "item", "timestamp"], orient="row")
     assert len(split_purchases(frame).rows(VALID)) == 300  # at least 2,000 where there are so many
-    monkeypatch.setattr(purchases, "VALID_LEAST", 20)
+    monkeypatch.setattr(splits, "VALID_LEAST", 20)
     split = split_purchases(frame)
     valid = split.rows(VALID)
     assert len(valid) == int(0.03 * 1800) == 54
     assert (valid[:, 1] == 4).all() and len(split.rows(TEST)) == 300
     assert len(split.rows(TRAIN)) == 1800 - 300 - 54
-    monkeypatch.setattr(purchases, "VALID_LEAST", 90)
+    monkeypatch.setattr(splits, "VALID_LEAST", 90)
     more = split_purchases(frame).rows(VALID)
     assert len(more) == 90 and {*valid[:, 0]} < {*more[:, 0]}, "a draw by name, not by number"
     cold = split_purchases(frame, SplitConfig(cold_share=0.5))

@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from medapps.errors import MedappsError
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
-from medapps.graph.interactions import read_interactions
 from medapps.graph.known_triples import flat
-from medapps.graph.labels import read_labels
-from medapps.graph.purchases import split_purchases
 from medapps.graph.read import TAKES, read_graph
-from medapps.graph.split import leave_one_out
+from medapps.graph.split import leave_one_out, split_purchases
+from medapps.graph.user_tables import read_interactions, read_labels
 
 ROWS = [
     ("user:b", "follows", "user:a"),

@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from medapps.errors import MedappsError
 from medapps.graph.config import SplitConfig
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import COLD_TEST, COLD_VALID, split_purchases
-from medapps.graph.split import TEST, TRAIN, VALID, k_core, leave_one_out, name_hash, stratified
+from medapps.graph.split import (
+    COLD_TEST,
+    COLD_VALID,
+    TEST,
+    TRAIN,
+    VALID,
+    k_core,
+    leave_one_out,
+    name_hash,
+    split_purchases,
+    stratified,
+)
 
 ROW = st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz"), st.integers(0, 3))
 

@@ -13,13 +13,12 @@ import pytest
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from medapps.graph.checks.check import check_dataset
+from medapps.graph.check import check_dataset
 from medapps.graph.config import GraphConfig
 from medapps.graph.graph import Graph
+from medapps.graph.planted import LABELS, RELATIONS, shares
 from medapps.graph.read import read_graph
-from medapps.graph.synth.edges import RELATIONS, shares
-from medapps.graph.synth.planted import LABELS
-from medapps.graph.synth.synthesize import PRESETS, synthesize
+from medapps.graph.synth import PRESETS, synthesize
 from medapps.store import file_digest
 
 FILES = ("interactions.parquet", "labels.parquet", "latents.parquet", "skg.parquet")
@@ -82,9 +81,7 @@ def test_the_paper_preset_has_the_published_size() -> None:
 def test_the_same_seed_gives_the_same_bytes_on_any_number_of_threads(
     tiny_dataset: Path, tmp_path: Path
 ) -> None:
-    code = (
-        "from medapps.graph.synth.synthesize import synthesize; synthesize('again', 'tiny', seed=0)"
-    )
+    code = "from medapps.graph.synth import synthesize; synthesize('again', 'tiny', seed=0)"
     subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

@@ -11,8 +11,7 @@ from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import rank_among
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import split_purchases
-from medapps.graph.split import TRAIN, VALID
+from medapps.graph.split import TRAIN, VALID, split_purchases
 from medapps.label.config import LabelConfig
 from medapps.label.network import Examples, MlpSetting, train_mlps
 from medapps.label.run import train_labeller

@@ -12,7 +12,7 @@ import torch
 from medapps.arrays import open_arrays
 from medapps.crop.quantize import dequantize
 from medapps.crop.service import NamedVectors
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.model import NcfRecommender
 from medapps.recommend.ncf_paper.problem import prepare

@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from medapps.graph.config import SplitConfig
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.evaluation import measure as measuring
 from medapps.recommend.evaluation.measure import in_blocks, measure

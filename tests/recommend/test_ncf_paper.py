@@ -12,7 +12,7 @@ from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.graph.config import SplitConfig
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import PurchaseSplit, split_purchases
+from medapps.graph.split import PurchaseSplit, split_purchases
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.model import NcfRecommender
 from medapps.recommend.ncf_paper.problem import Problem, prepare

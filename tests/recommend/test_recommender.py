@@ -11,7 +11,7 @@ import pytest
 from medapps.arrays import open_arrays
 from medapps.errors import MedappsError
 from medapps.graph.config import SplitConfig
-from medapps.graph.purchases import TRAIN, VALID, PurchaseSplit, split_purchases
+from medapps.graph.split import TRAIN, VALID, PurchaseSplit, split_purchases
 from medapps.recommend import recommender
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.ncf_paper.model import NcfRecommender

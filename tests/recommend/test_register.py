@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from medapps.crop.service import NamedVectors
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.ncf_paper.run import train_ncf_paper

@@ -11,7 +11,7 @@ import pytest
 import medapps as ma
 from medapps.errors import MedappsError
 from medapps.graph.config import SplitConfig
-from medapps.graph.purchases import TRAIN, VALID, split_purchases
+from medapps.graph.split import TRAIN, VALID, split_purchases
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.lists import evaluate
 from medapps.recommend.problem import problem_of

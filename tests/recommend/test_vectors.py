@@ -11,7 +11,7 @@ import pytest
 from medapps.crop.service import NamedVectors
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.recommend.problem import problem_of
 from medapps.recommend.vectors import graph_of, users_of
 from tests.recommend.worlds import USERS, world

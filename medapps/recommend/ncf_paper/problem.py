@@ -10,8 +10,15 @@ import polars as pl
 
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import COLD_TEST, PurchaseSplit
-from medapps.graph.split import TEST, TRAIN, VALID, digest_arrays, name_hash
+from medapps.graph.split import (
+    COLD_TEST,
+    TEST,
+    TRAIN,
+    VALID,
+    PurchaseSplit,
+    digest_arrays,
+    name_hash,
+)
 from medapps.recommend.config import RecommendConfig
 from medapps.recommend.ncf_paper.known_pairs import KnownPairs, draw_candidates, free_items
 

@@ -15,11 +15,12 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from medapps.errors import MedappsError
-from medapps.graph.synth.edges import RELATIONS, draw_edges
-from medapps.graph.synth.planted import (
+from medapps.graph.planted import (
     LABELS,
+    RELATIONS,
     WIDTH,
     Latents,
+    draw_edges,
     draw_labels,
     draw_latents,
     draw_purchases,

@@ -1,1 +1,0 @@
-"""The files of a crop: safetensors, npz, Parquet."""

@@ -1,1 +1,0 @@
-"""The nearest entities of a crop, exactly or by an index."""

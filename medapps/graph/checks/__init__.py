@@ -1,1 +1,0 @@
-"""Is a data set fit for use: problems, and what a graph must not tell."""

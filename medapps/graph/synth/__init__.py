@@ -1,1 +1,0 @@
-"""A synthetic shop with known causes."""
