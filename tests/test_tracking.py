@@ -25,7 +25,16 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from medapps.errors import Interrupted, MedappsError, masked
-from medapps.tracking import NO_RUN, Run, check_names, registered, repair, track, tracking_uri
+from medapps.tracking import (
+    NO_RUN,
+    LoggedModel,
+    Run,
+    check_names,
+    registered,
+    repair,
+    track,
+    tracking_uri,
+)
 from medapps.tracking.sqlite import (
     HOST,
     PID,
@@ -222,9 +231,8 @@ def test_a_path_is_taken_literally_whatever_its_characters(
     with track(workspace, experiment="e", name="n") as run:
         run.metric("loss", 0.5)
         run.text("hello", "note.txt")
-        address = run.model(
-            workspace / "code.py", {"a": workspace / "code.py"}, "m", pd.DataFrame({"a": [1]})
-        )
+        file = workspace / "code.py"
+        address = run.model(LoggedModel("m", file, {"a": file}, pd.DataFrame({"a": [1]})))
         assert address is not None
         assert run.register(address, "registered", "phone") == "1"
     assert [path.name for path in tmp_path.iterdir()] == [AWKWARD]
@@ -247,7 +255,7 @@ def test_a_moved_or_copied_workspace_keeps_its_files_with_it(
     (tmp_path / "code.py").write_text(MODEL)
     with track(old, experiment="e", name="before") as run:
         run.text("hello", "note.txt")
-        address = run.model(tmp_path / "code.py", {}, "m", pd.DataFrame({"a": [1]}))
+        address = run.model(LoggedModel("m", tmp_path / "code.py", {}, pd.DataFrame({"a": [1]})))
         assert address is not None
         run.register(address, "registered", "phone")
     move(old, new)

@@ -288,6 +288,12 @@ def _terminate(number: int, _frame: object) -> None:
     raise Interrupted(signal_number=number)
 
 
+def print_once(job: Job, result: Result) -> None:
+    """Print a result while the command goes on; its end prints no second object."""
+    _print(job, result)
+    job.json = False
+
+
 def _print(job: Job, result: Result) -> None:
     if job.json:
         values = {

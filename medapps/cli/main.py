@@ -17,6 +17,7 @@ from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
     rank,
     recommend,
     run,
+    serve,
     similar,
     text,
     train,

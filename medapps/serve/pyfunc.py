@@ -1,8 +1,11 @@
-"""What medapps saved as an MLflow model: a table in, a table out. Run by MLflow only."""
+"""What medapps saved as an MLflow model: a table in, a table out.
+
+Run by MLflow only, which has the code of medapps beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +15,24 @@ import polars as pl
 from mlflow.pyfunc import PythonModel, PythonModelContext
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-Answer = Callable[[pd.DataFrame], dict[str, list[Any]]]
+Answer = Callable[[pd.DataFrame, int], dict[str, list[Any]]]
 
 
-def vectors(folder: Path) -> Answer:
-    """Service vectors of the users in a crop; zeros for those that it does not know."""
-    from medapps.crop.crop import load_crop
+def of_users(folders: Mapping[str, Path]) -> Answer:
+    """Service vectors, labels or lists of the ids in the column user."""
     from medapps.crop.idlist import typed
+    from medapps.serve.models import load_model
 
-    crop = load_crop(folder)
+    model = load_model(folders)
 
-    def answer(table: pd.DataFrame) -> dict[str, list[Any]]:
-        users = typed(pl.Series("user", table["user"].tolist()), crop.id_type)
-        found, known = crop.vectors(users)
-        return {"user": users.to_list(), "known": known.tolist(), "vector": found.tolist()}
+    def answer(table: pd.DataFrame, k: int) -> dict[str, list[Any]]:
+        users = typed(pl.Series("user", table["user"].tolist()), model.users.dtype)
+        return model.table(users, k).to_dict(as_series=False)
 
     return answer
 
 
-def products(folder: Path) -> Answer:
-    """Ten items per user of a recommender, or all when there are fewer."""
-    from medapps.crop.idlist import typed
-    from medapps.recommend.recommender import load_recommender
-
-    made = load_recommender(folder)
-
-    def answer(table: pd.DataFrame) -> dict[str, list[Any]]:
-        users = typed(pl.Series("user", table["user"].tolist()), made.users.dtype)
-        lists = made.recommend(users, min(10, len(made.items)))
-        return {name: lists[name].to_list() for name in ("user", "item", "rank", "score")}
-
-    return answer
-
-
-def classes(folder: Path) -> Answer:
+def of_sentences(folder: Path) -> Answer:
     """Label (or value, of a regression) and logits of sentences or pairs of them."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -54,7 +41,7 @@ def classes(folder: Path) -> Answer:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     labels = model.config.id2label
 
-    def answer(table: pd.DataFrame) -> dict[str, list[Any]]:
+    def answer(table: pd.DataFrame, k: int) -> dict[str, list[Any]]:
         texts = [table[column].tolist() for column in table.columns]
         batch = tokenizer(
             *texts, padding=True, truncation=True, max_length=128, return_tensors="pt"
@@ -69,19 +56,20 @@ def classes(folder: Path) -> Answer:
 
 
 class SavedModel(PythonModel):
-    """Answers from the folder that was logged with it, by what the folder holds."""
+    """Answers from the folders that were logged with it, by what they hold."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Open the folder."""
-        ((kind, address),) = context.artifacts.items()
-        opened = {"crop": vectors, "recommender": products, "text": classes}[kind]
-        self.answer = opened(Path(local_file_uri_to_path(address)))
+        """Open the folders."""
+        places = context.artifacts.items()
+        folders = {kind: Path(local_file_uri_to_path(address)) for kind, address in places}
+        text = folders.get("text")
+        self.answer = of_users(folders) if text is None else of_sentences(text)
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: Any = None
     ) -> pd.DataFrame:
-        """A row for each row of the input, or ten of a recommender."""
-        return pd.DataFrame(self.answer(model_input))
+        """A row for each row of the input, or k (in `params`) of a recommender."""
+        return pd.DataFrame(self.answer(model_input, int((params or {}).get("k", 10))))
 
 
 mlflow.models.set_model(SavedModel())

@@ -24,6 +24,7 @@ from medapps.graph.user_tables import Labels, label_columns, read_labels
 from medapps.report import Report
 from medapps.stages.find import Vectors, find_graph, find_split, find_vectors, no_vectors, origin_of
 from medapps.stages.graph import graph_stage, split_stage
+from medapps.stages.publish import Publish, publish_again, publish_labels, publish_lists
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.store import Provenance, file_digest
 from medapps.tracking import Run
@@ -129,6 +130,8 @@ class _Task:
     model_kind: str | None = None
     title: str = ""
     tags: dict[str, object] = field(default_factory=dict)
+    publish: Publish | None = None
+    """Logs what was trained as a model of MLflow."""
 
     @property
     def stage(self) -> Stage:
@@ -170,14 +173,14 @@ def _measure(
         if task.model_kind is not None and model is not None:
             kept = runner.workspace.folder(task.model_kind, stage.key)
             model.save(kept, stage.provenance())
-            if task.model_kind == "recommender":
-                from medapps.serve.register import log_recommender
-
-                log_recommender(run, kept)
+            if task.publish is not None:
+                task.publish(run, kept)
         return report.save(folder, stage.provenance())
 
     report, folder = run_stage(runner, stage, make, Report.load)
     _warn(runner, report)
+    if task.model_kind is not None and task.publish is not None:
+        publish_again(runner, stage, task.model_kind, task.publish)
     return report, folder
 
 
@@ -210,6 +213,7 @@ def label_stage(runner: Runner, inputs: TaskInputs, config: LabelConfig) -> tupl
         "labeller" if inputs.keep_model else None,
         "label" if column == first else f"label-{column}",
         {"label": column},
+        publish_labels(inputs.vectors, table["user"]),
     )
     runner = task.runner(runner)
     if not runner.kept(task.stage):  # what cannot be read is refused before a run is opened
@@ -232,7 +236,14 @@ def recommend_stage(
     kind = "recommender" if inputs.keep_model else None
     if config.model != "ncf-paper":  # its parts are chosen, not drawn: one fit says it all
         inputs = replace(inputs, seeds=inputs.seeds[:1])
-    task = _Task("recommend", inputs, config.plain(), _recommend_parents(inputs), kind)
+    task = _Task(
+        "recommend",
+        inputs,
+        config.plain(),
+        _recommend_parents(inputs),
+        kind,
+        publish=publish_lists(inputs.vectors),
+    )
     runner = task.runner(runner)
     source, split = inputs.vectors.source, inputs.split
     assert split is not None, "recommendations start from a split"

@@ -15,10 +15,11 @@ from medapps.tracking.connection import (
     tracking_uri,
 )
 from medapps.tracking.opening import track
-from medapps.tracking.run import NO_RUN, Run
+from medapps.tracking.run import NO_RUN, LoggedModel, Run
 
 __all__ = [
     "NO_RUN",
+    "LoggedModel",
     "Run",
     "check_names",
     "is_local",

@@ -83,6 +83,17 @@ def connect(
             return client, _experiment(client, workspace, experiment)
 
 
+def connect_registry(workspace: Path) -> MlflowClient:
+    """A client on the models of a store that is not the workspace's own."""
+    import mlflow
+
+    _quieten()
+    uri = tracking_uri(workspace)
+    mlflow.set_registry_uri(uri)
+    with _patience(_AT_FIRST):
+        return mlflow.MlflowClient(uri, registry_uri=uri)
+
+
 def _quieten() -> None:
     """MLflow says less, and waits less for a server unless the user wants it otherwise."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

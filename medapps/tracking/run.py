@@ -12,10 +12,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from medapps import __version__
 from medapps.config import flat
 from medapps.store import disk_errors
 from medapps.tracking.connection import (
@@ -34,9 +35,28 @@ if TYPE_CHECKING:
 _FLUSH_SECONDS = 2.0
 _PARAM_LIMIT = 6000
 _BATCH_LIMIT = 100
+_PACKAGE = Path(__file__).parents[1]
 _told: set[str] = set()
 """Stores whose silence was spoken of."""
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class LoggedModel:
+    """A pyfunc model: the file with its code, the folders that it opens, whom it is tried with."""
+
+    name: str
+    code: Path
+    artifacts: Mapping[str, Path]
+    example: object
+    """A table, or a table and the parameters that a question may have."""
+    packages: tuple[str, ...] = ()
+    """What its code imports; logged with the versions that are installed."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def requirements(self) -> list[str]:
+        """For pip; local versions such as 2.9.0+cpu are on no index."""
+        return [f"{name}=={version(name).partition('+')[0]}" for name in self.packages]
 
 
 class Run:
@@ -83,13 +103,13 @@ class Run:
     def dataset(self, frame: pl.DataFrame, name: str, digest: str, source: str) -> None:
         """Record that the run used a data set; `frame` may be its first rows."""
 
-    def model(
-        self, code: Path, artifacts: Mapping[str, Path], name: str, example: object, **tags: str
-    ) -> str | None:
-        """Log a pyfunc model whose code is a file; returns its models:/ address."""
+    def model(self, model: LoggedModel) -> str | None:
+        """Log a model with the code of medapps; returns its models:/ address."""
         return None
 
-    def register(self, address: str, name: str, alias: str) -> str | None:
+    def register(
+        self, address: str, name: str, alias: str, description: str = "", **tags: str
+    ) -> str | None:
         """Register a logged model under a name and move an alias to it; returns the version."""
         return None
 
@@ -220,34 +240,38 @@ class MlflowRun(Run):
             {"dataset": name, "digest": digest, "source": source},
         )
 
-    def model(
-        self, code: Path, artifacts: Mapping[str, Path], name: str, example: object, **tags: str
-    ) -> str | None:
+    def model(self, model: LoggedModel) -> str | None:
         import mlflow
+
+        places = {key: path.resolve().as_uri() for key, path in model.artifacts.items()}
 
         def send() -> str:
             with self._fluent(), warnings.catch_warnings():  # on integers with missing values
                 warnings.simplefilter("ignore", UserWarning)
                 info = mlflow.pyfunc.log_model(
-                    name=name,
-                    python_model=str(code),
-                    artifacts={key: path.resolve().as_uri() for key, path in artifacts.items()},
-                    input_example=example,
-                    pip_requirements=[f"medapps=={__version__}"],
-                    tags=tags,
+                    name=model.name,
+                    python_model=str(model.code),
+                    artifacts=places,
+                    input_example=model.example,
+                    pip_requirements=model.requirements(),
+                    code_paths=[str(_PACKAGE)],  # no index has this version of medapps
+                    tags=dict(model.tags),
                 )
             return str(info.model_uri)
 
-        return self._send(send, {"model": name, "tags": tags, "files": dict(artifacts)})
+        return self._send(send, {"model": model.name, "tags": model.tags, "files": places})
 
-    def register(self, address: str, name: str, alias: str) -> str | None:
+    def register(
+        self, address: str, name: str, alias: str, description: str = "", **tags: str
+    ) -> str | None:
         import mlflow
 
         def send() -> str:
             with self._fluent():
-                version = mlflow.register_model(address, name).version
-            self._client.set_registered_model_alias(name, alias, version)
-            return str(version)
+                made = str(mlflow.register_model(address, name, tags=tags).version)
+            self._client.update_model_version(name, made, description)
+            self._client.set_registered_model_alias(name, alias, made)
+            return made
 
         return self._send(send, {"register": address, "name": name, "alias": alias})
 

@@ -48,12 +48,12 @@ def test_the_alias_of_a_tier_loads_the_crop(
     users = ["u00003é", "nobody", "u00001é"]
     answer = model.predict(pd.DataFrame({"user": users}))
     vectors, known = crop.vectors(users)
-    assert answer["user"].tolist() == users and answer["known"].tolist() == known.tolist()
+    assert answer["user"].tolist() == users and answer["in_graph"].tolist() == known.tolist()
     assert np.array_equal(np.array(answer["vector"].tolist(), np.float32), vectors)
     assert len(server.predict(pd.DataFrame({"user": users}))["vector"][0]) == 40
     assert model.metadata.signature is not None
     assert model.metadata.signature.inputs.input_names() == ["user"]
-    assert model.metadata.signature.outputs.input_names() == ["user", "known", "vector"]
+    assert model.metadata.signature.outputs.input_names() == ["user", "in_graph", "vector"]
     assert model.metadata.saved_input_example_info is not None
     with pytest.raises(mlflow.exceptions.MlflowException, match="user"):
         model.predict(pd.DataFrame({"person": users}))
@@ -85,7 +85,7 @@ def test_a_logged_crop_of_integers_takes_integers(
     model = mlflow.pyfunc.load_model(address)
     assert model.metadata.signature.inputs.input_types() == [mlflow.types.DataType.long]
     answer = model.predict(pd.DataFrame({"user": [21, 22]}))
-    assert answer["user"].tolist() == [21, 22] and answer["known"].tolist() == [True, False]
+    assert answer["user"].tolist() == [21, 22] and answer["in_graph"].tolist() == [True, False]
     assert np.array_equal(np.array(answer["vector"][0], np.float32), crop.vectors([21])[0][0])
 
 
@@ -119,5 +119,5 @@ def test_mlflow_models_predict_works(
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "out.json").read_text())["predictions"]
     vectors, _ = crop.vectors(users)
-    assert [row["known"] for row in rows] == [True, False]
+    assert [row["in_graph"] for row in rows] == [True, False]
     assert np.array_equal(np.array([row["vector"] for row in rows], np.float32), vectors)

@@ -48,4 +48,9 @@ def test_a_logged_recommender_answers_by_name(
     expected = recommender.recommend(pl.Series("user", users), 10)
     assert answer["item"].tolist() == expected["item"].to_list()
     assert model.metadata.signature.inputs.input_names() == ["user"]
-    assert model.metadata.signature.outputs.input_names() == ["user", "item", "rank", "score"]
+    assert model.metadata.signature.outputs.input_names() == expected.columns
+    three = model.predict(pd.DataFrame({"user": users}), params={"k": 3})
+    assert (
+        three["item"].tolist()
+        == recommender.recommend(expected["user"].unique(maintain_order=True), 3)["item"].to_list()
+    )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.model.scorer import Scorer, make_scorer
 from medapps.recommend.parts.service import Service
+
+if TYPE_CHECKING:
+    import torch
+
+    from medapps.model.scorer import Scorer
 
 TILE = 4096
 """Items that are scored at a time, so that the steps of a score stay in the cache."""
@@ -29,14 +34,17 @@ class GraphScore:
     spec: ScoreSpec
     known_users: np.ndarray  # (users,) bool
     known_items: np.ndarray  # (items,) bool
-    scorer: Scorer = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scorer", make_scorer(self.spec.scorer, self.spec.norm))
+    @cached_property
+    def scorer(self) -> Scorer:
+        from medapps.model.scorer import make_scorer  # torch, only where the graph has weight
 
-    @torch.no_grad()
+        return make_scorer(self.spec.scorer, self.spec.norm)
+
     def scores(self, users: np.ndarray) -> np.ndarray:
         """float32 (len(users), items); an item that the graph does not know has the least score."""
+        import torch
+
         query = self.queries(users)
         out = np.empty((len(users), len(self.items)), np.float32)
         for begin in range(0, len(self.items), TILE):
@@ -52,6 +60,8 @@ class GraphScore:
 
     def queries(self, users: np.ndarray) -> torch.Tensor:
         """(len(users), query width): where `takes` leads from each user."""
+        import torch
+
         relation = torch.from_numpy(self.relation).expand(len(users), -1)
         return self.scorer.query(torch.from_numpy(self.users[users]), relation, "tail")
 
