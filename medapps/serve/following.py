@@ -117,9 +117,7 @@ class Models:
         if kind not in folders:
             raise MedappsError(f"{version.name}, version {version.number}, holds no {kind}.")
         model = load_model(folders)
-        model.table(
-            model.users.names(np.arange(1)), 1
-        )  # reads pages and compiled loops before it is asked
+        model.table(model.examples, 1)  # compiled loops are read before anybody waits for them
         alias = self.aliases[kind]
         assert alias is not None
         return Loaded(kind, alias, version, model, files)

@@ -105,4 +105,6 @@ def load_model(folders: Mapping[str, Path]) -> Served:
 
         return Lists(load_recommender(folders[RECOMMENDER]))
     crop = load_crop(folders[CROP])
-    return Labels(LabelModel.load(folders[LABELLER]), crop) if LABELLER in folders else Vectors(crop)
+    return (
+        Labels(LabelModel.load(folders[LABELLER]), crop) if LABELLER in folders else Vectors(crop)
+    )

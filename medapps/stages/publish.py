@@ -11,8 +11,8 @@ import polars as pl
 from medapps.crop.crop import Crop
 from medapps.errors import MedappsError
 from medapps.serve.register import DIGEST, NAMES, log_labeller, log_recommender
-from medapps.stages.runner import Runner, Stage
 from medapps.stages.find import Vectors
+from medapps.stages.runner import Runner, Stage
 from medapps.store import read_manifest
 from medapps.tracking import Run
 from medapps.tracking.versions import versions_of
