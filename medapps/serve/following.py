@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,8 +34,6 @@ class Loaded:
     alias: str
     version: Version
     model: Served
-    files: TemporaryDirectory[str] = field(repr=False)
-    """Copies of its files, where they are not kept on this machine."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -111,16 +109,16 @@ class Models:
         return next((v for v in versions if self.aliases[kind] in v.aliases), None)
 
     def _load(self, kind: str, version: Version) -> Loaded:
-        files = TemporaryDirectory(prefix="medapps-")
-        place = fetched(version, Path(files.name)) / "artifacts"
-        folders = {_kind(folder): folder for folder in place.iterdir()}
-        if kind not in folders:
-            raise MedappsError(f"{version.name}, version {version.number}, holds no {kind}.")
-        model = load_model(folders)
-        model.table(model.examples, 1)  # compiled loops are read before anybody waits for them
+        with TemporaryDirectory(prefix="medapps-") as copies:  # mapped files outlive their names
+            place = fetched(version, Path(copies)) / "artifacts"
+            folders = {_kind(folder): folder for folder in place.iterdir()}
+            if kind not in folders:
+                raise MedappsError(f"{version.name}, version {version.number}, holds no {kind}.")
+            model = load_model(folders)
+            model.table(model.examples, 1)  # compiled loops are read before anybody waits for them
         alias = self.aliases[kind]
         assert alias is not None
-        return Loaded(kind, alias, version, model, files)
+        return Loaded(kind, alias, version, model)
 
 
 def _kind(folder: Path) -> str:
