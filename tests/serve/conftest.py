@@ -11,7 +11,7 @@ import pytest
 
 from medapps.crop.crop import Crop
 from medapps.crop.export import export_crop
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.label.config import LabelConfig
 from medapps.label.model import LabelModel
 from medapps.label.run import train_labeller
