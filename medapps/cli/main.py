@@ -13,6 +13,7 @@ from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
     crop,
     data,
     doctor,
+    export,
     label,
     rank,
     recommend,
