@@ -15,7 +15,7 @@ import polars as pl
 from medapps.crop.crop import Crop
 from medapps.graph.config import SplitConfig
 from medapps.graph.ids import IdMap
-from medapps.graph.purchases import split_purchases
+from medapps.graph.split import split_purchases
 from medapps.recommend.blend import Weights
 from medapps.recommend.mixture import fit, folded
 from medapps.recommend.problem import problem_of
