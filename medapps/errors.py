@@ -39,9 +39,9 @@ def masked(text: str) -> str:
 
 
 def _secrets() -> list[str]:
-    """What the environment says of the tracking server that nobody may read, longest first."""
+    """Passwords and tokens in the environment, longest first."""
     found = {os.environ.get(f"MLFLOW_TRACKING_{word}", "") for word in ("PASSWORD", "TOKEN")}
     address = os.environ.get("MLFLOW_TRACKING_URI", "").partition("://")[2]
     password = address.rpartition("@")[0].partition(":")[2]
-    found |= {password, unquote(password)}
+    found |= {password, unquote(password), os.environ.get("MEDAPPS_TOKEN", "")}
     return sorted((secret for secret in found if len(secret) > 3), key=len, reverse=True)

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import socket
-import subprocess
-import sys
 from typing import Annotated
 
 import typer
 
-from medapps.cli.common import Job, Result, command
-
-_WATCHED = """
-import os, signal, subprocess, sys, threading, time
-server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-def end():
-    sys.stdin.read()
-    os.killpg(0, signal.SIGTERM)
-    time.sleep(5)
-    os.killpg(0, signal.SIGKILL)
-threading.Thread(target=end, daemon=True).start()
-sys.exit(server.wait())
-"""
-"""Runs a server until it ends or standard input does, which is when `medapps ui` is gone."""
+from medapps.cli.common import Job, Result, command, print_once
+from medapps.cli.serve import Token
 
 
 @command("ui", example="medapps ui --port 5000")
 def ui(
     job: Job,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 5000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 5000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others can reach anything but loopback.")
+        str, typer.Option(help="Address to listen on; anything but loopback needs a token.")
     ] = "127.0.0.1",
+    token: Token = None,
     allowed_hosts: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Names under which browsers may ask, with commas."),
@@ -45,8 +29,10 @@ def ui(
 ) -> Result:
     """Open the MLflow UI on this workspace; loopback only unless --host says otherwise."""
     from medapps.errors import MedappsError
+    from medapps.serve.guard import Guard, address_of, check_token, listening, run_server
     from medapps.tracking import is_local, shown_uri, tracking_uri
     from medapps.tracking.sqlite import is_made, store_file
+    from medapps.tracking.ui import ui_app
 
     uri = tracking_uri(job.root)
     if uri.startswith(("http:", "https:")):
@@ -55,51 +41,25 @@ def ui(
         raise MedappsError(
             f"{job.root} has no runs yet.", fix="Make some first: medapps demo, or medapps train."
         )
-    address = f"http://{host}:{port}"
-    job.say(f"The runs of {job.root} are at {address} (Ctrl-C ends it).")
-    if not _is_loopback(host):
-        job.say(
-            f"Warning: everyone who reaches port {port} of this machine can read, change and "
-            "delete the runs; there is no password."
-        )
-    program = [sys.executable, "-m", "mlflow", "ui", "--workers", "1"]
-    program += ["--host", host, "--port", str(port)]
-    program += ["--allowed-hosts", allowed_hosts or ",".join(_names(host, port))]
-    if allowed_origins:
-        program += ["--cors-allowed-origins", allowed_origins]
-    # the address may hold a password, which the list of processes would show
-    environment = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_BACKEND_STORE_URI": uri}
-    server = subprocess.Popen(
-        [sys.executable, "-c", _WATCHED, *program],
-        env=os.environ | environment,
-        stdin=subprocess.PIPE,
-        stdout=sys.stderr.fileno(),
-        start_new_session=True,
-    )
-    assert server.stdin is not None
-    try:
-        code = server.wait()
-    finally:
-        server.stdin.close()
-        server.wait()
-    if code:
-        raise MedappsError(
-            f"The MLflow UI ended with code {code}.", fix="Is the port taken? Try --port."
-        )
+    token = check_token(host, token)
+    with listening(host, port) as place:
+        port = place.getsockname()[1]
+        app = ui_app(job.root, allowed_hosts or ",".join(_names(host, port)), allowed_origins)
+        address = address_of(host, port)
+        job.say(f"The runs of {job.root} are at {address} (Ctrl-C ends it).")
+        if token:
+            job.say(f"Open {address}/?token=TOKEN once; programs set MLFLOW_TRACKING_TOKEN.")
+        print_once(job, Result({"address": address}))
+        run_server(Guard(app, token, browser=True), place)
     return Result({"address": address})
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _names(host: str, port: int) -> list[str]:
     """The names under which a browser may ask: the loopback's, and the machine's if it is open."""
-    names = ["localhost", "127.0.0.1", "[::1]"]
-    if not _is_loopback(host):
+    from medapps.serve.guard import LOOPBACK, is_loopback
+
+    names = list(LOOPBACK)
+    if not is_loopback(host):
         names += [socket.gethostname(), socket.getfqdn(), *_addresses()]
         names += [] if host in ("0.0.0.0", "::") else [host]
     return [name for each in dict.fromkeys(names) for name in (each, f"{each}:{port}")]
