@@ -40,7 +40,8 @@ CROP, LABELLER, RECOMMENDER = (
 def test_models_load_where_medapps_is_not_installed(shop: Shop, tmp_path: Path) -> None:
     own = Path(medapps.__file__).parents[1]
     packages = [p for p in sys.path if "site-packages" in p and Path(p) != own]
-    given = json.dumps(packages), tracking_uri(shop.root), json.dumps(shop.users)
+    addresses = json.dumps([CROP, LABELLER, RECOMMENDER])
+    given = json.dumps(packages), tracking_uri(shop.root), json.dumps(shop.users), addresses
     done = subprocess.run(  # -S: no .pth leads to the checkout
         [
             sys.executable,
@@ -80,7 +81,8 @@ def test_registered_models_say_what_they_are(strings: Shop) -> None:
         version = client.get_model_version_by_alias(name, alias)
         assert "users" in version.description
         assert version.tags["dim"] == "4" and len(version.tags["digest"]) == 64
-        (folder,) = (strings.root / "mlruns" / "models").glob(f"{version.model_id}/artifacts")
+        kept = str(version.source).removeprefix("models:/")
+        folder = strings.root / "mlruns" / "models" / kept / "artifacts"
         model = Model.load(str(folder))
         assert model.signature is not None
         assert model.signature.inputs.input_names() == ["user"]
