@@ -29,7 +29,7 @@ import polars as pl
 
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap
-from medapps.train.batches.negatives import sampler_of
+from medapps.train.batches import sampler_of
 from medapps.train.config import MedConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the prediction is one of the tests'
@@ -147,7 +147,7 @@ def work(options: argparse.Namespace) -> None:
     """What a rank does: some steps, watched from outside."""
     from medapps.errors import Interrupted
     from medapps.train.distributed.group import joined, launched
-    from medapps.train.distributed.sharded import Sharded
+    from medapps.train.distributed.train import Sharded
     from medapps.train.med import train_med
     from medapps.train.memory import peak_rss_bytes
     from medapps.train.process_group import SINGLE

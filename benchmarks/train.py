@@ -27,14 +27,13 @@ import numpy as np
 
 from medapps.graph.graph import KnownTriples
 from medapps.model.rules import RULES
-from medapps.train.batches.negatives import Sampler, sampler_of
+from medapps.train.batches import Sampler, sampler_of
 from medapps.train.config import MedConfig
 from medapps.train.loop import LOOK
-from medapps.train.loss.submodels import SubModels, Weights
-from medapps.train.med_step import MedStep
+from medapps.train.loss.med import SubModels, Weights
+from medapps.train.med import MedStep
 from medapps.train.memory import keep_pages, peak_rss_bytes
-from medapps.train.model import Model, new_model
-from medapps.train.step import PHASES, Engine
+from medapps.train.step import PHASES, Engine, Model, new_model
 
 import torch  # isort: skip  (medapps sets how threads wait before torch starts them)
 

@@ -23,19 +23,17 @@ from torch.nn.functional import huber_loss
 from medapps.crop.crop import Crop
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph, KnownTriples
-from medapps.model.scorer import make_scorer
-from medapps.train.batches.epoch_order import split_validation
-from medapps.train.batches.negatives import Batch, sampler_of
+from medapps.model.rules import make_scorer
+from medapps.train.batches import Batch, sampler_of
 from medapps.train.checkpoint import Counters
 from medapps.train.config import MedConfig
 from medapps.train.loop import LOOK, Loop, arithmetic, identity_of
-from medapps.train.loss.med import FAR, PositiveSlice, pairs, positives
-from medapps.train.loss.submodels import SubModels, Weights
+from medapps.train.loss.med import FAR, PositiveSlice, SubModels, Weights, pairs, positives
 from medapps.train.memory import Sizes, check_memory, needed_bytes
-from medapps.train.model import Model, new_model, pick_device
+from medapps.train.order import split_validation
 from medapps.train.session import Session
-from medapps.train.step import BatchScores, Block, Engine
-from medapps.train.tables.optimiser import make_optimiser
+from medapps.train.step import BatchScores, Block, Engine, Model, new_model, pick_device
+from medapps.train.tables import make_optimiser
 
 AT_ONCE = 2**24
 """Numbers gathered at a time for negatives that are not shared."""

@@ -1,8 +1,15 @@
-"""Ext, Ext-L and Ext-V: keep some coordinates of the teacher as they are.
+"""Ext, Ext-L, Ext-V and PCA: a small model made of the teacher without training.
 
-Ext keeps the first ones, Ext-L those whose loss on validation triples rises most when they are left
-out, Ext-V those with the largest mean absolute value. A coordinate is all reals that belong to it,
-so that scorers with several reals per coordinate keep them together.
+Ext keeps the first coordinates as they are, Ext-L those whose loss on validation triples rises most
+when they are left out, Ext-V those with the largest mean absolute value. A coordinate is all reals
+that belong to it, so that scorers with several reals per coordinate keep them together. PCA turns
+entities onto their principal axes:
+
+    E' = (E - mean) P,   R' = R P,   P with orthonormal columns
+
+Since h - t is free of the mean, h' + r' - t' = (h + r - t) P: the projected model is itself a
+TransE model and, when nothing is cut off, has the same scores. Where a rotation changes the scores
+it has no such meaning, and the crop then carries no relations.
 """
 
 from __future__ import annotations
@@ -21,14 +28,17 @@ from medapps.baselines.request import BaselineRequest, Made, crop_of
 from medapps.crop.crop import Crop
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
-from medapps.model.rule import ScoreSpec
-from medapps.model.rules import RULES
-from medapps.model.scorer import Scorer, make_scorer
+from medapps.model.rule import Scorer, ScoreSpec
+from medapps.model.rules import RULES, make_scorer
 from medapps.train.loss.med import FAR
-from medapps.train.random_streams import NEGATIVES, stream
+from medapps.train.order import NEGATIVES, stream
 
 BLOCK = 2**24
 """Numbers (triples x negatives x coordinates) that are worked on at a time."""
+ROWS = 65_536
+"""Rows of a table that are worked on at a time."""
+MANY = 1_000_000
+"""Tables with more rows have their principal axes taken block by block."""
 
 
 def columns_of(coordinates: np.ndarray, width: int, dim: int) -> np.ndarray:
@@ -63,8 +73,8 @@ def by_value(teacher: Crop) -> np.ndarray:
     for table in (teacher.entities, None if angles else teacher.relations):
         if table is None:
             continue
-        for start in range(0, len(table), 65536):
-            part = np.abs(np.asarray(table[start : start + 65536], np.float64))
+        for start in range(0, len(table), ROWS):
+            part = np.abs(np.asarray(table[start : start + ROWS], np.float64))
             total += part.reshape(len(part), teacher.dim, -1).mean(2).sum(0)
         rows += len(table)
     return total / rows
@@ -176,3 +186,56 @@ def _extracted(request: BaselineRequest, pick: Callable[[], np.ndarray]) -> Crop
     seconds = perf_counter() - began
     made = Made(entities, relations, teacher.spec, seconds, teacher, about)
     return crop_of(request, made)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """An affine map onto principal axes."""
+
+    mean: np.ndarray
+    """float32 (width,)."""
+    axes: np.ndarray
+    """float32 (width, dim): orthonormal columns, most variance first."""
+    explained: float
+    """Share of the variance that is kept."""
+
+
+def principal_axes(table: np.ndarray, dim: int, *, many: int = MANY) -> Axes:
+    """The `dim` principal axes of a table's rows; exact up to `many` rows, in blocks beyond."""
+    from sklearn.decomposition import PCA, IncrementalPCA  # takes a while to load
+
+    if len(table) <= many:
+        model = PCA(dim, svd_solver="covariance_eigh").fit(np.asarray(table, np.float32))
+    else:
+        model = IncrementalPCA(dim)
+        for start in range(0, len(table), ROWS):
+            part = np.asarray(table[start : start + ROWS], np.float32)
+            if len(part) >= dim:  # a last block smaller than dim cannot be fitted
+                model.partial_fit(part)
+    return Axes(
+        model.mean_.astype(np.float32),
+        np.ascontiguousarray(model.components_.T, np.float32),
+        float(model.explained_variance_ratio_.sum()),
+    )
+
+
+def project(table: np.ndarray, axes: Axes, *, centre: bool) -> np.ndarray:
+    """float32 (rows, dim): rows turned onto the axes, in blocks."""
+    out = np.empty((len(table), axes.axes.shape[1]), np.float32)
+    for start in range(0, len(table), ROWS):
+        part = np.asarray(table[start : start + ROWS], np.float32)
+        out[start : start + ROWS] = (part - axes.mean if centre else part) @ axes.axes
+    return out
+
+
+def pca(request: BaselineRequest) -> Crop:
+    """The teacher's entities on their principal axes."""
+    began, teacher = perf_counter(), request.teacher
+    assert teacher.relations is not None
+    axes = principal_axes(teacher.entities, request.dim)
+    entities = project(teacher.entities, axes, centre=True)
+    free = RULES[teacher.spec.scorer].ROTATION_FREE
+    relations = project(teacher.relations, axes, centre=False) if free else None
+    about = {"explained_variance": axes.explained}
+    seconds = perf_counter() - began
+    return crop_of(request, Made(entities, relations, teacher.spec, seconds, teacher, about))

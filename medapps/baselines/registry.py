@@ -9,7 +9,7 @@ from typing import Any
 
 from medapps.baselines.config import BaselineConfig
 from medapps.baselines.direct import direct
-from medapps.baselines.extract import ext, ext_l, ext_v
+from medapps.baselines.extract import ext, ext_l, ext_v, pca
 from medapps.baselines.request import BaselineRequest
 from medapps.baselines.students import bkd, dualde, iterde, ta
 from medapps.crop.crop import Crop
@@ -18,14 +18,6 @@ from medapps.graph.graph import Graph
 from medapps.tracking import NO_RUN
 from medapps.train.config import MedConfig
 from medapps.train.session import Session
-
-
-def pca(request: BaselineRequest) -> Crop:
-    """The teacher's entities on their principal axes."""
-    from medapps.baselines.pca import projected  # scikit-learn takes a while to load
-
-    return projected(request)
-
 
 MAKERS: dict[str, Callable[[BaselineRequest], Crop]] = {
     "dt": direct,

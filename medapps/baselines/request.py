@@ -14,8 +14,8 @@ from medapps.evaluate.filtered_ranking import Tables, rank_tables
 from medapps.evaluate.link_prediction import mean_mrr
 from medapps.graph.graph import Graph
 from medapps.model.rule import ScoreSpec
-from medapps.train.batches.epoch_order import split_validation
 from medapps.train.config import MedConfig
+from medapps.train.order import split_validation
 from medapps.train.session import Session
 
 

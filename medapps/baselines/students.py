@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from medapps.baselines.direct import alone, default_penalty
 from medapps.baselines.distill import Phase, distill, huber_ramp_loss, kd_loss
 from medapps.baselines.dualde import Labels, dual_loss
 from medapps.baselines.request import BaselineRequest, Made, crop_of
-from medapps.baselines.search import alone, default_penalty
 from medapps.crop.crop import Crop
 from medapps.errors import MedappsError
 from medapps.train.config import MedConfig
 from medapps.train.med import train_med
-from medapps.train.tables.bf16 import as_numpy
+from medapps.train.tables import as_numpy
 
 
 def settings_of(request: BaselineRequest, teacher: Crop, margin: str = "teacher") -> MedConfig:

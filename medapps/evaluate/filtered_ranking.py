@@ -18,12 +18,12 @@ from torch import Tensor
 
 from medapps.arrays import forget
 from medapps.graph.known_triples import KnownTriples, among, first_at_least, flat
-from medapps.model.rule import ScoreSpec
-from medapps.model.scorer import Bounds, Scorer, make_scorer
+from medapps.model.rule import Bounds, Scorer, ScoreSpec
+from medapps.model.rules import make_scorer
+from medapps.train.order import CANDIDATES, stream
 from medapps.train.process_group import SINGLE, ProcessGroup
-from medapps.train.random_streams import CANDIDATES, stream
-from medapps.train.tables.bf16 import as_numpy, as_tensor
-from medapps.train.tables.rows import group as group_ids
+from medapps.train.tables import as_numpy, as_tensor
+from medapps.train.tables import group as group_ids
 
 SIDES = ("head", "tail")
 QUERIES = 512

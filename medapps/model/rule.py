@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from medapps.errors import MedappsError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -50,10 +52,20 @@ class Measure:
 
 
 EUCLIDEAN = Measure("euclidean.Euclidean")
+
+
 MODULUS = Measure("modulus.Modulus", sums=True)
+
+
 BILINEAR = Measure("bilinear.Bilinear", is_distance=False, supports_drop=True)
-PAIRRE_L2 = Measure("pairre_l2.PairreL2", supports_drop=True, scale_free=True)
-PAIRRE_L1 = Measure("pairre_l1.PairreL1", sums=True, supports_drop=True, scale_free=True)
+
+
+PAIRRE_L2 = Measure("pairre.PairreL2", supports_drop=True, scale_free=True)
+
+
+PAIRRE_L1 = Measure("pairre.PairreL1", sums=True, supports_drop=True, scale_free=True)
+
+
 AUTOGRAD = Measure("autograd.Autograd", is_distance=False)
 
 
@@ -127,3 +139,81 @@ class AutogradRule(Rule):
         width = grads[0].shape[1]
         grads[0].copy_(dquery[:, :width])
         grads[1].copy_(dquery[:, width : width + grads[1].shape[1]])
+
+
+Bounds = tuple[int, ...]
+"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1] of an entity."""
+
+
+@dataclass(frozen=True)
+class Scorer(ABC):
+    """Base of the kernels: holds the rule that makes the queries it measures.
+
+    `aligned` is each query against its own K entities, `pairs` each query against all N. What a
+    query holds is agreed between the kernel and the rule.
+    """
+
+    rule: Rule
+    norm: str
+    from_larger: float = 1.0
+    """Fraction of a sub-model's gradient that reaches the next smaller one."""
+
+    @property
+    def measure(self) -> Measure:
+        """What it is able to do."""
+        return self.rule.NORMS[self.norm]
+
+    def widths(self, dim: int) -> tuple[int, int, int]:
+        """Reals per entity, per relation and per query at `dim`."""
+        entity, relation, query = self.rule.REALS
+        return dim * entity, dim * relation, dim * query
+
+    def bounds(self, dims: tuple[int, ...]) -> Bounds:
+        """Segment bounds in reals of an entity."""
+        return (0, *(self.widths(dim)[0] for dim in dims))
+
+    def query(self, source: Tensor, relation: Tensor, side: str) -> Tensor:
+        """(B, query reals) of source (B, width) and relation rows."""
+        entity, _, query = self.rule.REALS
+        out = source.new_empty(len(source), source.shape[1] // entity * query)
+        return self.rule.query(source, relation, side, out)
+
+    @abstractmethod
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Any]:
+        """Distances (n, B, K) of query (B, q) to its own entity (B, K, width), and what to keep."""
+
+    @abstractmethod
+    def aligned_backward(
+        self, grad: Tensor, distance: Tensor, kept: Any, bounds: Bounds
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of query (B, q) and entity (B, K, width); overwrites grad and kept."""
+
+    @abstractmethod
+    def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
+        """Distances of query (B, q) to every entity (N, width), into out (n, B, N)."""
+
+    @abstractmethod
+    def pairs_backward(
+        self,
+        grad: Tensor,
+        distance: Tensor,
+        ends: tuple[Tensor, Tensor],
+        bounds: Bounds,
+        grads: tuple[Tensor, Tensor],
+    ) -> None:
+        """Add to the gradients of the ends, query and entity; grad (n, B, N) is overwritten."""
+
+    @abstractmethod
+    def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
+        """(n, B): how far float32 `pairs` of query and entity may be off around distance (n, B)."""
+
+    def terms(self, query: Tensor, entity: Tensor, dim: int) -> Tensor:
+        """(..., dim): what each coordinate adds for query (..., q) and entity (..., width)."""
+        raise MedappsError(
+            "This scorer does not say what a coordinate adds, which ext-l needs.",
+            fix="Take ext or ext-v.",
+        )
+
+    def total(self, terms: Tensor) -> Tensor:
+        """The distance whose terms have this sum."""
+        return terms

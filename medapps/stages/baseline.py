@@ -31,7 +31,7 @@ class Baseline:
 
     def stage(self, graph: Graph, seed: int, parents: dict[str, str]) -> Stage:
         """What making it is called."""
-        from medapps.baselines.search import alone
+        from medapps.baselines.direct import alone
 
         plain = self.config.plain()
         settings: dict[str, Any] = {"method": self.name, "dim": self.dim, "seed": seed}

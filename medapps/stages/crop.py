@@ -166,8 +166,8 @@ def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
     if len(graph.valid):
         return graph.valid
     if not isinstance(source, Crop) and source.manifest is not None:
-        from medapps.train.batches.epoch_order import split_validation
         from medapps.train.config import MedConfig
+        from medapps.train.order import split_validation
 
         settings = dict(source.manifest.config)
         seed = int(settings.pop("seed", 0))

@@ -15,8 +15,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, huber_loss, kl_div, mse_loss, normalize
 
 from medapps.text.config import MechanismConfig, TeachConfig
-from medapps.train.loss.med import PositiveSlice, over_positives, pairs, positive_weights, positives
-from medapps.train.loss.submodels import SubModels, Weights, shares
+from medapps.train.loss.med import (
+    PositiveSlice,
+    SubModels,
+    Weights,
+    over_positives,
+    pairs,
+    positive_weights,
+    positives,
+    shares,
+)
 
 
 def plain_loss(logits: Tensor, labels: Tensor) -> Tensor:

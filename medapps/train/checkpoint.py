@@ -18,7 +18,7 @@ from medapps.arrays import Blocks, bfloat16, forget, open_arrays
 from medapps.config import flat
 from medapps.errors import MedappsError
 from medapps.store import MANIFEST, REPLACE, read_manifest, writing
-from medapps.train.tables.bf16 import as_numpy, as_tensor
+from medapps.train.tables import as_numpy, as_tensor
 
 MACHINE = ("hardware.threads", "hardware.checkpoint_seconds")
 """Settings that may differ between the parts of one training."""

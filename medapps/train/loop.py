@@ -17,13 +17,13 @@ from torch import Tensor
 from medapps.crop.quantize import broken_row
 from medapps.errors import Interrupted, MedappsError
 from medapps.graph.graph import Graph
-from medapps.train.batches.negatives import Sampler
+from medapps.train.batches import Sampler
 from medapps.train.checkpoint import Counters, has_checkpoint
 from medapps.train.config import MedConfig
 from medapps.train.memory import keep_pages
 from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.session import Progress, Session
-from medapps.train.tables.bf16 import as_numpy
+from medapps.train.tables import as_numpy
 
 LOOK = 16
 """The loss is evaluated at every LOOK-th step; its gradient at every step."""

@@ -15,7 +15,7 @@ from medapps.errors import MedappsError
 from medapps.graph.known_triples import known_bytes, making_bytes
 from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
-from medapps.train.tables.optimiser import state_bytes
+from medapps.train.tables import state_bytes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _KEEP = 2**30

@@ -1,7 +1,7 @@
 """Who holds the rows and the batch: a single process, or several that share both.
 
 A step fetches rows from the group and gives gradients back to whoever owns them. For a single
-process all of this is nothing; `distributed.sharded` has the group that shares its rows.
+process all of this is nothing; `distributed.train` has the group that shares its rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from medapps.train.checkpoint import Counters, load_checkpoint, save_checkpoint
-from medapps.train.tables.rows import Groups
+from medapps.train.tables import Groups
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """The parts of one update, without autograd: gather, forward, backward, apply.
 
-Who trains composes them: MED (med_step.py) goes through blocks of positives small enough for the
+Who trains composes them: MED (med.py) goes through blocks of positives small enough for the
 processor's cache, forward and backward at once; a student (baselines/distill.py) needs all scores
 of both models before its loss. Buffers are allocated once and reused from step to step.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,12 +18,108 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medapps.train.batches.negatives import Batch, Chunk
-from medapps.train.loss.regularise import add_penalty_, apply_kept, penalty
-from medapps.train.model import Model
+from medapps.errors import MedappsError
+from medapps.model.rule import Bounds, Scorer, ScoreSpec
+from medapps.model.rules import make_scorer
+from medapps.train.batches import Batch, Chunk
+from medapps.train.config import MedConfig
 from medapps.train.process_group import SINGLE, ProcessGroup
-from medapps.train.tables.bf16 import take_rows
-from medapps.train.tables.rows import Groups, group, summed
+from medapps.train.tables import (
+    Groups,
+    Optimiser,
+    blank,
+    fill,
+    group,
+    make_optimiser,
+    summed,
+    take_rows,
+    working_table,
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Both tables with their optimisers; every prefix in `dims` is a sub-model."""
+
+    scorer: Scorer
+    dims: tuple[int, ...]
+    specs: tuple[ScoreSpec, ...]
+    """Scale and margin of each sub-model."""
+    entities: Tensor
+    relations: Tensor
+    entity_optimiser: Optimiser
+    relation_optimiser: Optimiser
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Where the segments of an entity's row end."""
+        return self.scorer.bounds(self.dims)
+
+    @cached_property
+    def query_width(self) -> int:
+        return self.scorer.widths(self.dims[-1])[2]
+
+    @property
+    def device(self) -> torch.device:
+        return self.entities.device
+
+    def tables(self) -> dict[str, Tensor]:
+        """Both tables by name."""
+        return {"entities": self.entities, "relations": self.relations}
+
+    def state(self) -> dict[str, Tensor]:
+        """The tables and the state of their optimisers, for a checkpoint."""
+        out = self.tables()
+        out |= {f"entity_{key}": value for key, value in self.entity_optimiser.state.items()}
+        return out | {f"relation_{key}": x for key, x in self.relation_optimiser.state.items()}
+
+
+def new_model(
+    config: MedConfig,
+    entities: int,
+    relations: int,
+    seed: int,
+    *,
+    begin: int = 0,
+    folder: Path | None = None,
+) -> Model:
+    """Initial values and fresh optimisers, whose segments are those of the dims.
+
+    `entities` rows of that table from `begin` on; all relations. Working files are in `folder`.
+    """
+    how, table = config.optimiser, config.hardware.table
+    device = pick_device(config.hardware.device)
+    scorer = make_scorer(config.scorer, config.norm, from_larger=config.loss.from_larger)
+    cuts = [scorer.widths(dim) for dim in config.dims]
+    lengths = scorer.rule.lengths(how.init_norm, config.dims[-1], config.norm)
+    fresh = partial(working_table, folder) if table == "mmap" else None
+    shape, kind = (entities, cuts[-1][0]), torch.bfloat16 if table == "bf16" else torch.float32
+    e = fresh(shape) if fresh else blank(shape, device, kind)
+    fill(e, seed, 0, lengths[0], begin=begin)
+    r = fill(blank((relations, cuts[-1][1]), device), seed, 1, lengths[1])
+    if scorer.rule.RELATIONS == "signs":
+        r.sign_().mul_(lengths[1] / r.shape[1] ** 0.5)
+    make = partial(make_optimiser, how.name, rate_power=how.rate_power)
+    length = how.init_norm if how.keep_length else None
+    return Model(
+        scorer,
+        config.dims,
+        config.specs,
+        e,
+        r,
+        make(e, (0, *(cut[0] for cut in cuts)), length=length, seed=seed, fresh=fresh),
+        make(r, (0, *(cut[1] for cut in cuts)), rate=how.relation_rate),
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; "auto" takes CUDA where it works."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise MedappsError("No CUDA device is usable here.", fix="Use --device cpu.")
+    return torch.device(name)
+
 
 PHASES = ("sample", "gather", "score", "loss", "update")
 
@@ -140,7 +238,7 @@ class Engine:
 
     def _gather(self, batch: Batch, drop: bool) -> BatchScores:
         model, b = self.model, len(batch.source)
-        dim, shared = model.dims[-1], batch.chunks[0].negatives.ndim == 1
+        shared = batch.chunks[0].negatives.ndim == 1
         parts = [batch.source, batch.target, *(c.negatives.reshape(-1) for c in batch.chunks)]
         ids = torch.from_numpy(np.concatenate(parts)).to(model.device)
         groups = group(ids)
@@ -150,8 +248,12 @@ class Engine:
         related = self.buffer("related", (b, model.relations.shape[1]))
         relation_ids = torch.from_numpy(batch.relation).to(model.device)
         torch.index_select(model.relations, 0, relation_ids, out=related)
-        used, kept = apply_kept(related, batch.kept if drop else None, model.scorer.rule.REALS[1])
-        query = self.buffer("query", (b, model.scorer.widths(dim)[2]))
+        used, kept = related, None
+        if drop and batch.kept is not None:
+            kept = torch.from_numpy(batch.kept).to(model.device)
+            kept = kept.repeat_interleave(related.shape[1] // kept.shape[1], 1)
+            used = related * kept
+        query = self.buffer("query", (b, model.query_width))
         return BatchScores(
             batch=batch,
             model=model,
@@ -238,15 +340,18 @@ class Engine:
             scores.drelated *= scores.kept
 
     def penalise(self, scores: BatchScores, weight: float, *, value: bool) -> Tensor | float:
-        """Add the gradient of the N3 penalty of every positive; its value, if asked for."""
+        """Add the gradient of N3, weight * |x|^3 of the rows of every positive; its value, if asked
+        for. It belongs to coordinates, not to sub-models: it counts once whatever their number.
+        """
         each, b = weight / scores.batch.of, len(scores.query)
         total: Tensor | float = 0.0
         for grad, rows in (
             (scores.drows[: 2 * b], scores.rows[: 2 * b]),
             (scores.drelated, scores.related),
         ):
-            add_penalty_(grad, rows, each)
-            total = total + (penalty(rows, each) if value else 0.0)
+            grad.addcmul_(rows, rows.abs(), value=3 * each)
+            if value:
+                total = total + rows.abs().pow_(3).sum() * each
         return total
 
     def apply(self, scores: BatchScores, lr: float, count: int) -> None:

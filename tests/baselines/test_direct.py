@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from medapps.baselines.direct import alone, default_rate
 from medapps.baselines.registry import make_baseline
-from medapps.baselines.search import alone, default_rate
 from medapps.train.config import MedConfig
 from medapps.train.med import train_med
 from tests.baselines.conftest import OFF, short

@@ -13,7 +13,7 @@ from medapps.baselines.registry import make_baseline
 from medapps.errors import MedappsError
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.train.random_streams import NEGATIVES, stream
+from medapps.train.order import NEGATIVES, stream
 from tests.baselines.conftest import OFF, make_graph
 
 

@@ -22,11 +22,10 @@ from medapps.baselines.distill import (
 from medapps.baselines.dualde import Labels, dual_loss
 from medapps.graph.graph import KnownTriples
 from medapps.model.rule import EPSILON, ScoreSpec
-from medapps.model.scorer import make_scorer
-from medapps.train.batches.negatives import Batch, sampler_of
+from medapps.model.rules import make_scorer
+from medapps.train.batches import Batch, sampler_of
 from medapps.train.config import MedConfig
-from medapps.train.model import Model
-from medapps.train.step import Engine
+from medapps.train.step import Engine, Model
 from tests.baselines.conftest import make_graph
 
 F64 = torch.float64

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from medapps.baselines.config import BaselineConfig, SearchConfig
+from medapps.baselines.direct import choose, default_rate, highest, trial_epochs
 from medapps.baselines.registry import make_baseline
-from medapps.baselines.search import choose, default_rate, highest, trial_epochs
 from medapps.errors import MedappsError
 from medapps.train.config import MedConfig
 from medapps.train.session import Progress, Session
-from medapps.train.tables.optimiser import Optimiser
+from medapps.train.tables import Optimiser
 from tests.baselines.conftest import make_graph, short
 
 

@@ -13,8 +13,7 @@ import torch
 
 from medapps.evaluate.link_prediction import rank_embedding
 from medapps.model.rule import AutogradRule
-from medapps.model.rules import RULES
-from medapps.model.scorer import make_scorer, scorer_of
+from medapps.model.rules import RULES, make_scorer, scorer_of
 from medapps.train.config import MedConfig
 from medapps.train.med import train_med
 

@@ -20,8 +20,7 @@ from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
 from medapps.train.loop import Diverged
 from medapps.train.med import train_med
-from medapps.train.tables.mmap import working_file
-from medapps.train.tables.optimiser import Optimiser
+from medapps.train.tables import Optimiser, working_file
 from tests.train.test_rank import embedding_of, known_set
 
 DIMS = (2, 4)

@@ -7,7 +7,7 @@ import pytest
 
 from medapps.config import LARGEST_SEED
 from medapps.errors import MedappsError
-from medapps.train.random_streams import BLOCK, shuffled, start_rows, stream
+from medapps.train.order import BLOCK, shuffled, start_rows, stream
 
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100, 1023, 54321])

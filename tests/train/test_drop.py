@@ -11,14 +11,12 @@ from torch.nn.functional import softplus
 
 from medapps.model.rule import BILINEAR, ScoreSpec
 from medapps.model.rules import RULES
-from medapps.train.batches.negatives import sampler_of
+from medapps.train.batches import draw_kept, sampler_of
 from medapps.train.config import MedConfig
-from medapps.train.loss.regularise import draw_kept
-from medapps.train.loss.submodels import SubModels, Weights
-from medapps.train.med_step import MedStep
-from medapps.train.model import new_model
-from medapps.train.random_streams import stream
-from medapps.train.step import Engine
+from medapps.train.loss.med import SubModels, Weights
+from medapps.train.med import MedStep
+from medapps.train.order import stream
+from medapps.train.step import Engine, new_model
 from tests.train.test_step import CPU, Kept
 
 CONFIG = MedConfig(

@@ -24,8 +24,8 @@ from medapps.train.memory import (
     needed_bytes,
     plan_mapped,
 )
-from medapps.train.model import new_model
-from medapps.train.tables.mmap import working_file
+from medapps.train.step import new_model
+from medapps.train.tables import working_file
 from tests.train.conftest import make_graph
 from tests.train.test_resume import interrupted_after
 

@@ -8,17 +8,21 @@ import pytest
 import torch
 from torch.nn.functional import huber_loss, softplus
 
-from medapps.model.scorer import Scorer, make_scorer
+from medapps.model.rule import Scorer
+from medapps.model.rules import make_scorer
 from medapps.train.config import MedConfig
 from medapps.train.loss.med import (
     PositiveSlice,
+    SubModels,
+    Weights,
     negative_weights,
     over_positives,
     pairs,
     positive_weights,
     positives,
+    shares,
+    step_w3,
 )
-from medapps.train.loss.submodels import SubModels, Weights, shares, step_w3
 
 F64 = torch.float64
 

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from medapps.graph.graph import KnownTriples
-from medapps.train.batches.negatives import (
-    Batch,
-    Sampler,
-    one_way_relations,
-    sampler_of,
-)
+from medapps.train.batches import Batch, Sampler, one_way_relations, sampler_of
 from medapps.train.config import MedConfig
 
 
@@ -143,7 +138,7 @@ def test_hubs_are_masked_like_everybody(graph, monkeypatch, mode):
     draw = sampler(graph, negative_mode=mode, negatives=24)
     usual = [chunk.masked for step in range(draw.steps) for chunk in draw.batch(0, step).chunks]
     for long in (0, 1):  # searched instead of spelled out: all queries, those with two answers
-        monkeypatch.setattr("medapps.train.batches.negatives.LONG", long)
+        monkeypatch.setattr("medapps.train.batches.LONG", long)
         again = [c.masked for step in range(draw.steps) for c in draw.batch(0, step).chunks]
         assert all(np.array_equal(a, b) for a, b in zip(usual, again, strict=True))
     assert sum(map(len, usual)) > 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from medapps.train.tables.optimiser import make_optimiser
-from medapps.train.tables.rows import blank, fill, group, summed
+from medapps.train.tables import blank, fill, group, make_optimiser, summed
 
 
 def table(rows=20, width=6, seed=0) -> torch.Tensor:

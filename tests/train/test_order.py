@@ -7,9 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from medapps.train.batches.epoch_order import Shuffle
-from medapps.train.batches.negatives import across
-from medapps.train.batches.partitions import Pairs, Partitions, group_triples
+from medapps.train.batches import across
+from medapps.train.order import Pairs, Partitions, Shuffle, group_triples
 
 
 def epoch_of(order, epoch: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from medapps.crop.embedding import Embedding
 from medapps.evaluate.link_prediction import rank_embedding
 from medapps.train.config import MedConfig
 from medapps.train.med import train_med
-from medapps.train.tables.bf16 import add_rows, as_numpy, as_tensor, rounded, rounding_noise
+from medapps.train.tables import add_rows, as_numpy, as_tensor, rounded, rounding_noise
 from tests.train.conftest import make_graph
 from tests.train.test_resume import interrupted_after
 

@@ -18,15 +18,12 @@ from medapps.crop.export import Export, export_crop
 from medapps.errors import Interrupted
 from medapps.evaluate.link_prediction import rank_crop, rank_embedding
 from medapps.graph.graph import Graph
-from medapps.model.rules import RULES
-from medapps.model.scorer import make_scorer
-from medapps.train.batches.negatives import sampler_of
+from medapps.model.rules import RULES, make_scorer
+from medapps.train.batches import sampler_of
 from medapps.train.config import MedConfig, paper
-from medapps.train.loss.submodels import SubModels, Weights
-from medapps.train.med import train_med
-from medapps.train.med_step import MedStep
-from medapps.train.model import new_model
-from medapps.train.step import Engine
+from medapps.train.loss.med import SubModels, Weights
+from medapps.train.med import MedStep, train_med
+from medapps.train.step import Engine, new_model
 from tests.baselines.test_gradients import Descent
 from tests.contracts import assert_maker
 from tests.score_bounds import score_error

@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from medapps.model.kernels import modulus, pairre_l1
+from medapps.model.kernels import modulus, pairre
 from medapps.model.kernels.segments import segment_sums
-from medapps.model.rule import EPSILON, ScoreSpec
-from medapps.model.rules import RULES
-from medapps.model.scorer import Scorer, make_scorer
+from medapps.model.rule import EPSILON, Scorer, ScoreSpec
+from medapps.model.rules import RULES, make_scorer
 
 F64 = torch.float64
 CASES = [(name, norm) for name, rule in RULES.items() for norm in rule.NORMS]
@@ -153,8 +152,8 @@ def test_compiled_paired_sums_equal_those_of_other_devices(threads, monkeypatch)
     x, v, y = rows(7, 20, 1), rows(7, 20, 2), rows(5, 20, 3)
     found = []
     for sums, gradients in (
-        (pairre_l1._compiled_sums, pairre_l1._compiled_gradients),
-        (pairre_l1._block_sums, pairre_l1._block_gradients),
+        (pairre._compiled_sums, pairre._compiled_gradients),
+        (pairre._block_sums, pairre._block_gradients),
     ):
         out = torch.empty(7, 5, dtype=F64)
         sums(x, v, y, out)

@@ -9,12 +9,11 @@ import torch
 from torch.nn.functional import softplus
 
 from medapps.graph.graph import KnownTriples
-from medapps.train.batches.negatives import sampler_of
+from medapps.train.batches import sampler_of
 from medapps.train.config import MedConfig
-from medapps.train.loss.submodels import SubModels, Weights
-from medapps.train.med_step import MedStep
-from medapps.train.model import new_model
-from medapps.train.step import Engine
+from medapps.train.loss.med import SubModels, Weights
+from medapps.train.med import MedStep
+from medapps.train.step import Engine, new_model
 
 CPU = torch.device("cpu")
 

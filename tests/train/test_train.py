@@ -11,10 +11,10 @@ import pytest
 from medapps.errors import Interrupted, MedappsError
 from medapps.evaluate.link_prediction import rank_embedding
 from medapps.tracking import Run
-from medapps.train.batches.epoch_order import split_validation
 from medapps.train.config import MedConfig, mrl, paper
 from medapps.train.med import train_med
 from medapps.train.memory import peak_rss_bytes
+from medapps.train.order import split_validation
 from medapps.train.session import Progress
 from tests.train.conftest import make_graph
 

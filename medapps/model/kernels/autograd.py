@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from medapps.model.rule import AutogradRule
-from medapps.model.scorer import Bounds, Scorer
+from medapps.model.rule import AutogradRule, Bounds, Scorer
 
 
 class Autograd(Scorer):

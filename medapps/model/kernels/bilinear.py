@@ -13,7 +13,7 @@ from medapps.model.kernels.segments import (
     scale_segments_,
     segment_sums,
 )
-from medapps.model.scorer import Bounds, Scorer
+from medapps.model.rule import Bounds, Scorer
 
 
 class Bilinear(Scorer):

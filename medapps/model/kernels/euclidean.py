@@ -22,8 +22,7 @@ from medapps.model.kernels.segments import (
     scale_segments_,
     segment_sums,
 )
-from medapps.model.rule import EPSILON
-from medapps.model.scorer import Bounds, Scorer
+from medapps.model.rule import EPSILON, Bounds, Scorer
 
 FLOOR = {torch.float32: 1e-4, torch.float64: EPSILON}
 """Least squared distance of the expanded form: below it the float32 cancellation is all there is.

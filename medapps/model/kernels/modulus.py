@@ -19,8 +19,7 @@ from medapps.model.kernels.segments import (
     scale_segments_,
     segment_sums,
 )
-from medapps.model.rule import EPSILON
-from medapps.model.scorer import Bounds, Scorer
+from medapps.model.rule import EPSILON, Bounds, Scorer
 
 BLOCK = 2**16
 """Complex numbers that are worked on at a time."""

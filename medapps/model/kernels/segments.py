@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from medapps.model.scorer import Bounds
+from medapps.model.rule import Bounds
 
 FEW = 8
 """Up to this many segments a loop beats a product with the indicator matrix."""

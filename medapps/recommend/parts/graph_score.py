@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medapps.model.rule import ScoreSpec
-from medapps.model.rules import RULES
+from medapps.model.rules import RULES, make_scorer
 from medapps.recommend.parts.service import Service
 
 if TYPE_CHECKING:
     import torch
 
-    from medapps.model.scorer import Scorer
+    from medapps.model.rule import Scorer
 
 TILE = 4096
 """Items that are scored at a time, so that the steps of a score stay in the cache."""
@@ -37,8 +37,6 @@ class GraphScore:
 
     @cached_property
     def scorer(self) -> Scorer:
-        from medapps.model.scorer import make_scorer  # torch, only where the graph has weight
-
         return make_scorer(self.spec.scorer, self.spec.norm)
 
     def scores(self, users: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ from medapps.store import (
 )
 from medapps.train.checkpoint import Counters, check_identity
 from medapps.train.distributed.group import Group, talking
-from medapps.train.tables.bf16 import as_numpy, as_tensor
+from medapps.train.tables import as_numpy, as_tensor
 
 KIND = "sharded checkpoint"
 PIECE = 65536

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from medapps.errors import MedappsError
-from medapps.train.model import pick_device
+from medapps.train.step import pick_device
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)

@@ -1,1 +1,1 @@
-"""The losses of MED: mutual learning, evolution, loss weight, and what regularises."""
+"""The losses of MED: mutual learning, evolution, loss weight; a faster way to the usual ones."""

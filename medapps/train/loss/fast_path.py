@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from medapps.train.loss.submodels import HIGHEST, SubModels, Weights
-
 if TYPE_CHECKING:
-    from medapps.train.loss.med import PositiveSlice
+    from medapps.train.loss.med import PositiveSlice, SubModels, Weights
 
+HIGHEST = 40.0
+"""Margins (times w2) up to this need no shift: exp(-c D) keeps its digits where scores matter."""
 GROUP = 2**19
 """Scores that the fast path works on at a time."""
 LOG2E = 1.4426950408889634

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from medapps.train.distributed.checkpoint import ShardWriter
-from medapps.train.distributed.sharded import Sharded
+from medapps.train.distributed.train import Sharded
 
 EVERY = 5
 """Steps between checkpoints."""

@@ -24,7 +24,7 @@ from medapps.graph.ids import IdMap
 from medapps.train.config import MedConfig, paper
 from medapps.train.distributed.group import Group, joined
 from medapps.train.distributed.train import check_processes, train_sharded
-from medapps.train.med_step import MedStep
+from medapps.train.med import MedStep
 from medapps.train.session import Session
 from tests.train.conftest import make_graph
 

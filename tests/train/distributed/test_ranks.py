@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from medapps.crop.embedding import Embedding
-from medapps.model.scorer import make_scorer
-from medapps.train.batches.negatives import sampler_of
+from medapps.model.rules import make_scorer
+from medapps.train.batches import sampler_of
 from medapps.train.med import train_med
 from tests.train.distributed.launch import launch
 from tests.train.distributed.scenarios import CONFIGS, GRAPH, SEED, main, watched

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medapps.train.batches.negatives import Batch
+from medapps.train.batches import Batch
 
 
 def sent_bytes(

@@ -2,21 +2,38 @@
 
 Shared mode: the positives of a chunk meet the same N entities. Independent mode: each positive has
 its own. Chunks corrupt tails and heads in turn, over the whole run, so both sides get equal shares.
+
+Dropped coordinates: at each step a positive does without some numbers of its relation. A term of
+PairRE and of the bilinear scorers has a number of the relation as a factor, so that a zero there
+leaves the coordinate out, for the positive and all its negatives. What stays is stretched to keep
+the score's size: square roots of sums of squares by (1 - p)^-1/2, other sums by 1 / (1 - p).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
+from medapps.arrays import forget
 from medapps.graph.known_triples import KnownTriples, among, flat
-from medapps.train.batches.epoch_order import EpochOrder, Shuffle
-from medapps.train.batches.partitions import Ranges
+from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
-from medapps.train.loss.regularise import draw_kept
-from medapps.train.random_streams import DROPS, NEGATIVES, stream
+from medapps.train.memory import Sizes, plan_mapped
+from medapps.train.order import (
+    DROPS,
+    NEGATIVES,
+    EpochOrder,
+    Pairs,
+    Partitions,
+    Ranges,
+    Shuffle,
+    group_triples,
+    stream,
+)
+from medapps.train.tables import working_file
 
 LONG = 2**12
 """Queries with more known answers are searched instead of spelled out."""
@@ -69,6 +86,10 @@ class Sampler:
     """Which part of every batch is drawn here, of how many."""
 
     @cached_property
+    def _drops(self) -> bool:
+        return any(self.config.drops)
+
+    @cached_property
     def _drawn(self) -> np.ndarray:
         """bool (entities,), all False between uses."""
         return np.zeros(self.entities, bool)
@@ -110,11 +131,10 @@ class Sampler:
         if not chunks:  # a short batch for many processes
             none = negatives[:0]
             chunks = [Chunk(0, 0, side, none, np.empty(0, np.int64))]
-        foreign = None
+        foreign = kept = None
         if self.one_way is not None:
             foreign = (self.one_way[relation] & (source != target)).astype(np.float32)
-        kept = None
-        if any(self.config.drops):
+        if self._drops:
             draws = stream(self.seed, DROPS, epoch, step)
             kept = draw_kept(draws, count, self.config)[first:last]
         return Batch(source, relation, target, foreign, tuple(chunks), count, kept)
@@ -200,3 +220,39 @@ def sampler_of(
     one_way = one_way_relations(triples, entities) if config.loss.own_answer else None
     known = known if config.sampling.filter_known else None
     return Sampler(triples, entities, config, seed, order, known, one_way)
+
+
+def arranged(
+    train: np.ndarray, sizes: Sizes, seed: int, folder: Path | None
+) -> tuple[Sampler, str]:
+    """The sampler of a training, and what was decided because of the memory limit, for people.
+
+    A table in a file takes a copy of the triples in `folder`, in the order of the partitions.
+    """
+    config, entities = sizes.config, sizes.entities
+    if config.hardware.table != "mmap":
+        known = KnownTriples.of(train, entities) if config.sampling.filter_known else None
+        return sampler_of(train, entities, config, seed, known), ""
+    plan = plan_mapped(sizes)
+    known = KnownTriples.of(train, entities) if plan.filter_known else None
+    parts = Partitions(entities, plan.partitions)
+    grouped = working_file(folder, train.shape, "int32")
+    order = Pairs(parts, group_triples(train, parts, grouped), config.sampling.batch, seed)
+    forget(train)
+    note = "The table is in a file, all of it in memory."
+    if plan.partitions > 1:
+        note = f"The table is in a file: {plan.partitions} partitions of {parts.size:,} rows, "
+        note += "two in memory."
+    if config.sampling.filter_known and not plan.filter_known:
+        note += " Negatives that are training triples are not left out: the index does not fit."
+    return sampler_of(grouped, entities, config, seed, known, order), note
+
+
+def draw_kept(draws: np.random.Generator, positives: int, config: MedConfig) -> np.ndarray:
+    """float32 (positives, d): the factor of every coordinate, 0 where it is dropped."""
+    measure = RULES[config.scorer].NORMS[config.norm]
+    power = 0.5 if measure.is_distance and not measure.sums else 1.0
+    added = np.diff((0, *config.dims))
+    share = np.repeat(np.array(config.drops, np.float32), added)
+    stretch = (1 - share) ** np.float32(-power)
+    return np.where(draws.random((positives, config.dims[-1]), np.float32) < share, 0, stretch)

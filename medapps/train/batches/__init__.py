@@ -1,1 +1,0 @@
-"""Which triples a step sees: order, negatives, partitions, held-out triples."""

@@ -1,1 +1,0 @@
-"""Tables of vectors: float32, bfloat16 or in a file, and their optimisers."""
