@@ -1,4 +1,4 @@
-"""DT: one size trained alone, with margin, penalty and rate of its own, which may be searched for."""
+"""DT: one size trained alone, with its own margin, penalty and rate, which may be searched for."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from medapps.baselines import pca
+from medapps.baselines import extract as pca
 from medapps.baselines.registry import make_baseline
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
@@ -54,7 +54,7 @@ def test_blocks_of_a_large_table_give_the_same_axes(monkeypatch):
     rng = np.random.default_rng(0)
     table = (rng.normal(size=(1003, 8)) * [9, 7, 5, 3, 1, 1, 1, 1] + 4).astype(np.float32)
     exact = pca.principal_axes(table, 3)
-    monkeypatch.setattr(pca, "BLOCK", 250)  # the last block of 3 rows is as small as dim
+    monkeypatch.setattr(pca, "ROWS", 250)  # the last block of 3 rows is as small as dim
     blocks = pca.principal_axes(table, 3, many=0)
     np.testing.assert_allclose(np.abs((exact.axes * blocks.axes).sum(0)), 1, atol=0.01)
     assert blocks.explained == pytest.approx(exact.explained, abs=0.01)
