@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from medapps.model.rotate import as_complex
-from medapps.model.rule import BILINEAR, Rule, ScoreSpec
+from medapps.model.rule import BILINEAR, Ends, Rows, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +27,7 @@ class ComplEx(Rule):
     NORMS: ClassVar = {"dot": BILINEAR}
     DEFAULTS: ClassVar = {"margin": 0.0}
 
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
         """margin + scale * Re <head, relation, conj(tail)>; rows (k, 2d), result float32 (k,)."""
         (a, b), (c, s), (x, y) = ((z[:, 0::2], z[:, 1::2]) for z in (head, relation, tail))
         product = (a * c - b * s) * x + (a * s + b * c) * y
@@ -41,9 +39,7 @@ class ComplEx(Rule):
         as_complex(out.copy_(source)).mul_(factor if side == "tail" else factor.conj())
         return out
 
-    def query_backward(
-        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """A factor's gradient is the query's times the conjugate of the other factor."""
         (source, relation), (dsource, drelation) = ends, grads
         s, r, dq = (as_complex(x) for x in (source, relation, dquery))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.rule import BILINEAR, Rule, ScoreSpec
+from medapps.model.rule import BILINEAR, Ends, Rows, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,9 +22,7 @@ class DistMult(Rule):
     NORMS: ClassVar = {"dot": BILINEAR}
     DEFAULTS: ClassVar = {"margin": 0.0}
 
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
         """margin + scale * sum(head * relation * tail); arrays (k, d), result float32 (k,)."""
         return np.float32(spec.margin) + np.float32(spec.scale) * (head * relation * tail).sum(1)
 
@@ -32,9 +30,7 @@ class DistMult(Rule):
         """source * relation, whichever end is asked."""
         return out.copy_(source).mul_(relation)
 
-    def query_backward(
-        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """Each factor times the other's gradient."""
         (source, relation), (dsource, drelation) = ends, grads
         dsource.copy_(dquery).mul_(relation)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.rule import EPSILON, PAIRRE_L1, PAIRRE_L2, Rule, ScoreSpec
+from medapps.model.rule import EPSILON, PAIRRE_L1, PAIRRE_L2, Ends, Rows, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +27,7 @@ class PairRE(Rule):
     NORMS: ClassVar = {"l2": PAIRRE_L2, "l1": PAIRRE_L1}
     RELATIONS = "signs"
 
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
         """margin - scale * ||unit head * r_head - unit tail * r_tail||; relation rows (k, 2d)."""
         h, t = (
             x / np.sqrt(np.square(x).sum(1) + np.float32(EPSILON))[:, None] for x in (head, tail)
@@ -57,9 +55,7 @@ class PairRE(Rule):
         out[:, 2 * width :] = source
         return out
 
-    def query_backward(
-        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """The three parts of the query, each to where it came from."""
         (source, relation), (dsource, drelation) = ends, grads
         own, other = (0, 1) if side == "tail" else (1, 0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.rule import EPSILON, EUCLIDEAN, MODULUS, Rule, ScoreSpec
+from medapps.model.rule import EPSILON, EUCLIDEAN, MODULUS, Ends, Rows, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +27,7 @@ class RotatE(Rule):
     RELATIONS = "angles"
     DEFAULTS: ClassVar = {"rate_power": 0.25}
 
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
         """margin - scale * ||head turned by relation - tail||; rows (k, 2d), (k, d), (k, 2d)."""
         c, s = np.cos(relation), np.sin(relation)
         x, y = head[:, 0::2], head[:, 1::2]
@@ -49,9 +47,7 @@ class RotatE(Rule):
         _turns(relation, side == "head", out).mul_(as_complex(source))
         return out
 
-    def query_backward(
-        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """The source's gradient is turned back; an angle moves the query along its circle."""
         (source, relation), (dsource, drelation) = ends, grads
         back = _turns(relation, side == "tail", dsource).mul_(as_complex(dquery))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 EPSILON = 1e-12
 """Added under square roots, in training and on devices alike."""
+Bounds = tuple[int, ...]
+"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1] of an entity."""
+Rows: TypeAlias = np.ndarray
+"""float32 (k, reals)."""
+Ends: TypeAlias = "tuple[Tensor, Tensor]"
+"""Rows that meet, or the gradients of both: source and relation, or query and entity."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,8 @@ class Rule(ABC):
     """Settings of a training that suit this scorer where none are given."""
 
     @abstractmethod
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
-        """float32 (k,): what a device computes for rows (k, reals)."""
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
+        """float32 (k,): what a device computes."""
 
     def lengths(self, size: float, dim: int, norm: str) -> tuple[float, float]:
         """Expected initial lengths of an entity and a relation under a norm."""
@@ -100,13 +104,7 @@ class Rule(ABC):
         """(B, query reals) into `out`."""
 
     @abstractmethod
-    def query_backward(
-        self,
-        dquery: Tensor,
-        ends: tuple[Tensor, Tensor],
-        side: str,
-        grads: tuple[Tensor, Tensor],
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """Write the gradients of the ends, source and relation rows."""
 
 
@@ -129,20 +127,10 @@ class AutogradRule(Rule):
         out[:, end:] = float(side == "tail")
         return out
 
-    def query_backward(
-        self,
-        dquery: Tensor,
-        ends: tuple[Tensor, Tensor],
-        side: str,
-        grads: tuple[Tensor, Tensor],
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         width = grads[0].shape[1]
         grads[0].copy_(dquery[:, :width])
         grads[1].copy_(dquery[:, width : width + grads[1].shape[1]])
-
-
-Bounds = tuple[int, ...]
-"""(0, w_1, ..., w_n): segment j is columns bounds[j] to bounds[j + 1] of an entity."""
 
 
 @dataclass(frozen=True)
@@ -178,14 +166,17 @@ class Scorer(ABC):
         out = source.new_empty(len(source), source.shape[1] // entity * query)
         return self.rule.query(source, relation, side, out)
 
+    def shares(self, i: int, bounds: Bounds, like: Tensor) -> Tensor:
+        """(width of prefix i,): what fraction of sub-model i's gradient a column takes."""
+        powers = self.from_larger ** like.new_tensor([*range(i, -1, -1)])
+        return powers.repeat_interleave(like.new_tensor(bounds[: i + 2]).diff().long())
+
     @abstractmethod
     def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Any]:
         """Distances (n, B, K) of query (B, q) to its own entity (B, K, width), and what to keep."""
 
     @abstractmethod
-    def aligned_backward(
-        self, grad: Tensor, distance: Tensor, kept: Any, bounds: Bounds
-    ) -> tuple[Tensor, Tensor]:
+    def aligned_backward(self, grad: Tensor, distance: Tensor, kept: Any, bounds: Bounds) -> Ends:
         """Gradients of query (B, q) and entity (B, K, width); overwrites grad and kept."""
 
     @abstractmethod
@@ -194,12 +185,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def pairs_backward(
-        self,
-        grad: Tensor,
-        distance: Tensor,
-        ends: tuple[Tensor, Tensor],
-        bounds: Bounds,
-        grads: tuple[Tensor, Tensor],
+        self, grad: Tensor, distance: Tensor, ends: Ends, bounds: Bounds, grads: Ends
     ) -> None:
         """Add to the gradients of the ends, query and entity; grad (n, B, N) is overwritten."""
 

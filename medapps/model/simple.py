@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.rule import BILINEAR, Rule, ScoreSpec
+from medapps.model.rule import BILINEAR, Ends, Rows, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,9 +26,7 @@ class SimplE(Rule):
     NORMS: ClassVar = {"dot": BILINEAR}
     DEFAULTS: ClassVar = {"margin": 0.0}
 
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
         """margin + scale / 2 * both products; rows (k, 2d), result float32 (k,)."""
         there = head[:, 0::2] * relation[:, 0::2] * tail[:, 1::2]
         back = tail[:, 0::2] * relation[:, 1::2] * head[:, 1::2]
@@ -41,9 +39,7 @@ class SimplE(Rule):
         out[:, 1::2] = source[:, 0::2] * relation[:, there::2]
         return out.mul_(0.5)
 
-    def query_backward(
-        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """Each factor times the other's gradient, roles exchanged."""
         (source, relation), (dsource, drelation) = ends, grads
         there, back = (0, 1) if side == "tail" else (1, 0)

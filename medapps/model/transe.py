@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from medapps.model.rule import EPSILON, EUCLIDEAN, Rule, ScoreSpec
+from medapps.model.rule import EPSILON, EUCLIDEAN, Ends, Rows, Rule, ScoreSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,9 +19,7 @@ class TransE(Rule):
     NORMS: ClassVar = {"l2": EUCLIDEAN}
     ROTATION_FREE = True
 
-    def score(
-        self, head: np.ndarray, relation: np.ndarray, tail: np.ndarray, spec: ScoreSpec
-    ) -> np.ndarray:
+    def score(self, head: Rows, relation: Rows, tail: Rows, spec: ScoreSpec) -> np.ndarray:
         """margin - scale * ||head + relation - tail||; arrays (k, d), result float32 (k,)."""
         square = np.square(head + relation - tail).sum(1)
         distance = np.sqrt(square + np.float32(EPSILON))
@@ -31,9 +29,7 @@ class TransE(Rule):
         """head + relation when tails are asked, tail - relation when heads are."""
         return out.copy_(source).add_(relation, alpha=1 if side == "tail" else -1)
 
-    def query_backward(
-        self, dquery: Tensor, ends: tuple[Tensor, Tensor], side: str, grads: tuple[Tensor, Tensor]
-    ) -> None:
+    def query_backward(self, dquery: Tensor, ends: Ends, side: str, grads: Ends) -> None:
         """The query moves with both, against the relation when heads are asked."""
         for grad in grads:
             grad.copy_(dquery)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from medapps.model.kernels import modulus, pairre
+from medapps.model.kernels import modulus, numba_loops, pairre
 from medapps.model.kernels.segments import segment_sums
 from medapps.model.rule import EPSILON, Scorer, ScoreSpec
 from medapps.model.rules import RULES, make_scorer
@@ -129,18 +129,18 @@ def test_pairs_and_their_gradients_equal_naive_passes(name, norm, dims, share, s
 @pytest.mark.parametrize("threads", [1, 3])
 def test_compiled_sums_of_moduli_equal_those_of_other_devices(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    bounds = (0, 4, 10, 40)
+    cuts = (0, 2, 5, 20)
     query, asked = rows(7, 40, 1, torch.float32), rows(5, 40, 2, torch.float32)
     upstream = rows(3 * 7, 5, 3, torch.float32).view(3, 7, 5)
     found = []
     for sums, gradients in (
-        (modulus._sums, modulus._add_gradients),
+        (numba_loops.modulus_sums, numba_loops.add_modulus_gradients),
         (modulus._block_sums, modulus._add_block_gradients),
     ):
         out = torch.empty(3, 7, 5)
-        sums(query, asked, bounds, out)
+        sums(query, asked, cuts, out)
         ends = torch.ones_like(query), torch.ones_like(asked)
-        gradients(upstream, query, asked, bounds, *ends)
+        gradients(upstream, (query, asked), cuts, ends)
         found.append((out, *ends))
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
@@ -152,7 +152,7 @@ def test_compiled_paired_sums_equal_those_of_other_devices(threads, monkeypatch)
     x, v, y = rows(7, 20, 1), rows(7, 20, 2), rows(5, 20, 3)
     found = []
     for sums, gradients in (
-        (pairre._compiled_sums, pairre._compiled_gradients),
+        (numba_loops.stretched_sums, numba_loops.stretched_gradients),
         (pairre._block_sums, pairre._block_gradients),
     ):
         out = torch.empty(7, 5, dtype=F64)
@@ -188,7 +188,7 @@ def test_a_number_that_is_not_finite_is_not_lost_in_compiled_sums():
     query = rows(2, 8, 1, torch.float32)
     query[1, 3] = torch.nan
     out = torch.empty(1, 2, 3)
-    modulus._sums(query, rows(3, 8, 2, torch.float32), (0, 8), out)
+    numba_loops.modulus_sums(query, rows(3, 8, 2, torch.float32), (0, 4), out)
     assert out[0, 0].isfinite().all() and out[0, 1].isnan().all()
 
 

@@ -11,21 +11,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from medapps.model.rule import AutogradRule, Bounds, Scorer
+from medapps.model.rule import AutogradRule, Bounds, Ends, Scorer
 
 
 class Autograd(Scorer):
     """`AutogradRule.distance` of every prefix."""
 
-    def aligned(
-        self, query: Tensor, entity: Tensor, bounds: Bounds
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Ends]:
         distances = self._distances(query.unsqueeze(1), entity, bounds)
         return torch.stack(list(distances)), (query, entity)
 
-    def aligned_backward(
-        self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, Tensor], bounds: Bounds
-    ) -> tuple[Tensor, Tensor]:
+    def aligned_backward(self, grad: Tensor, distance: Tensor, kept: Ends, bounds: Bounds) -> Ends:
         return self._gradients(grad, kept[0].unsqueeze(1), kept[1], bounds)
 
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
@@ -35,12 +31,7 @@ class Autograd(Scorer):
         return out
 
     def pairs_backward(
-        self,
-        grad: Tensor,
-        distance: Tensor,
-        ends: tuple[Tensor, Tensor],
-        bounds: Bounds,
-        grads: tuple[Tensor, Tensor],
+        self, grad: Tensor, distance: Tensor, ends: Ends, bounds: Bounds, grads: Ends
     ) -> None:
         query, entity = ends
         dquery, dentity = self._gradients(grad, query.unsqueeze(1), entity.unsqueeze(0), bounds)
@@ -73,18 +64,13 @@ class Autograd(Scorer):
             ends = query.detach().requires_grad_(), entity.detach().requires_grad_()
             for i, distance in enumerate(self._distances(*ends, bounds)):
                 dq, de = torch.autograd.grad(distance, ends, grad[i], allow_unused=True)
-                share = self._shares(i, bounds, entity)
+                share = self.shares(i, bounds, entity)
+                share = torch.nn.functional.pad(share, (0, bounds[-1] - len(share)))
                 if dq is not None:
                     dquery += dq * self._query_shares(share)
                 if de is not None:
                     dentity += de * share
         return dquery.squeeze(1), dentity
-
-    def _shares(self, i: int, bounds: Bounds, like: Tensor) -> Tensor:
-        """(width,): the fraction of sub-model i's gradient that a column of an entity takes."""
-        powers = self.from_larger ** torch.arange(i, -1, -1, dtype=like.dtype)
-        shares = powers.repeat_interleave(torch.tensor(bounds[: i + 2]).diff())
-        return torch.nn.functional.pad(shares, (0, bounds[-1] - len(shares))).to(like.device)
 
     def _query_shares(self, shares: Tensor) -> Tensor:
         """The same for the columns of a query: source, relation, side."""

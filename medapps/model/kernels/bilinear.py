@@ -13,21 +13,17 @@ from medapps.model.kernels.segments import (
     scale_segments_,
     segment_sums,
 )
-from medapps.model.rule import Bounds, Scorer
+from medapps.model.rule import Bounds, Ends, Scorer
 
 
 class Bilinear(Scorer):
     """Minus the inner product of a query and an entity."""
 
-    def aligned(
-        self, query: Tensor, entity: Tensor, bounds: Bounds
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def aligned(self, query: Tensor, entity: Tensor, bounds: Bounds) -> tuple[Tensor, Ends]:
         """D (n, B, K) of query (B, width) and its own entity (B, K, width); both are kept."""
         return chain_(segment_sums(query.unsqueeze(1) * entity, bounds).neg_()), (query, entity)
 
-    def aligned_backward(
-        self, grad: Tensor, distance: Tensor, kept: tuple[Tensor, ...], bounds: Bounds
-    ) -> tuple[Tensor, Tensor]:
+    def aligned_backward(self, grad: Tensor, distance: Tensor, kept: Ends, bounds: Bounds) -> Ends:
         query, entity = kept
         chain_back_(grad.neg_(), self.from_larger)
         dentity = query.unsqueeze(1).expand_as(entity).clone(memory_format=torch.contiguous_format)
@@ -40,12 +36,7 @@ class Bilinear(Scorer):
         return products(query, entity, bounds, out, alpha=-1.0)
 
     def pairs_backward(
-        self,
-        grad: Tensor,
-        distance: Tensor,
-        ends: tuple[Tensor, Tensor],
-        bounds: Bounds,
-        grads: tuple[Tensor, Tensor],
+        self, grad: Tensor, distance: Tensor, ends: Ends, bounds: Bounds, grads: Ends
     ) -> None:
         chain_back_(grad, self.from_larger)
         products_backward(grad, *ends, bounds, grads, alpha=-1.0)

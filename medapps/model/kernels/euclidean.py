@@ -22,7 +22,7 @@ from medapps.model.kernels.segments import (
     scale_segments_,
     segment_sums,
 )
-from medapps.model.rule import EPSILON, Bounds, Scorer
+from medapps.model.rule import EPSILON, Bounds, Ends, Scorer
 
 FLOOR = {torch.float32: 1e-4, torch.float64: EPSILON}
 """Least squared distance of the expanded form: below it the float32 cancellation is all there is.
@@ -41,7 +41,7 @@ class Euclidean(Scorer):
 
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Ends:
         chain_back_(grad.div_(distance), self.from_larger)
         kept = scale_segments_(kept, grad, bounds)
         dquery = kept.squeeze(1) if kept.shape[1] == 1 else kept.sum(1)
@@ -56,12 +56,7 @@ class Euclidean(Scorer):
         return out.clamp_min_(FLOOR[out.dtype]).sqrt_()
 
     def pairs_backward(
-        self,
-        grad: Tensor,
-        distance: Tensor,
-        ends: tuple[Tensor, Tensor],
-        bounds: Bounds,
-        grads: tuple[Tensor, Tensor],
+        self, grad: Tensor, distance: Tensor, ends: Ends, bounds: Bounds, grads: Ends
     ) -> None:
         (query, entity), (dquery, dentity) = ends, grads
         divided_chain_back_(grad, distance, self.from_larger)  # a = 2 cancels the 1/2 of the root

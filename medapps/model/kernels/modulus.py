@@ -9,17 +9,17 @@ coordinate, by compiled loops on the processor and, elsewhere, in blocks of boun
 
 from __future__ import annotations
 
-import numpy as np
 from torch import Tensor
 
 from medapps.model.kernels.segments import (
     blocks,
     chain_,
     chain_back_,
+    loops,
     scale_segments_,
     segment_sums,
 )
-from medapps.model.rule import EPSILON, Bounds, Scorer
+from medapps.model.rule import EPSILON, Bounds, Ends, Scorer
 
 BLOCK = 2**16
 """Complex numbers that are worked on at a time."""
@@ -35,7 +35,7 @@ class Modulus(Scorer):
 
     def aligned_backward(
         self, grad: Tensor, distance: Tensor, kept: Tensor, bounds: Bounds
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Ends:
         factor = _moduli(kept).reciprocal_()
         scale_segments_(factor, chain_back_(grad, self.from_larger), _complex(bounds))
         kept.view(*factor.shape, 2).mul_(factor.unsqueeze(-1))
@@ -43,21 +43,17 @@ class Modulus(Scorer):
 
     def pairs(self, query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> Tensor:
         """D of query (B, width) and every entity (N, width), into out (n, B, N)."""
-        (_sums if query.device.type == "cpu" else _block_sums)(query, entity, bounds, out)
+        sums = loops().modulus_sums if query.device.type == "cpu" else _block_sums
+        sums(query, entity, _complex(bounds), out)
         return chain_(out)
 
     def pairs_backward(
-        self,
-        grad: Tensor,
-        distance: Tensor,
-        ends: tuple[Tensor, Tensor],
-        bounds: Bounds,
-        grads: tuple[Tensor, Tensor],
+        self, grad: Tensor, distance: Tensor, ends: Ends, bounds: Bounds, grads: Ends
     ) -> None:
-        (query, entity), (dquery, dentity) = ends, grads
         chain_back_(grad, self.from_larger)
-        add = _add_gradients if query.device.type == "cpu" else _add_block_gradients
-        add(grad, query, entity, bounds, dquery, dentity)
+        on_processor = grad.device.type == "cpu"
+        add = loops().add_modulus_gradients if on_processor else _add_block_gradients
+        add(grad, ends, _complex(bounds), grads)
 
     def slack(self, query: Tensor, entity: Tensor, distance: Tensor, bounds: Bounds) -> Tensor:
         """(n, B): sums of positive numbers lose little."""
@@ -68,39 +64,21 @@ class Modulus(Scorer):
         return _moduli(query - entity)
 
 
-def _sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
-    """Sums over each segment into out (n, B, N), by compiled loops."""
-    from medapps.model.kernels import numba_loops  # Numba takes a while to load
-
-    numba_loops.modulus_sums(query.numpy(), entity.numpy(), np.array(_complex(bounds)), out.numpy())
-
-
-def _block_sums(query: Tensor, entity: Tensor, bounds: Bounds, out: Tensor) -> None:
-    """The same in blocks, on any device."""
+def _block_sums(query: Tensor, entity: Tensor, cuts: Bounds, out: Tensor) -> None:
+    """Sums over segments of complex coordinates into out (n, B, N), in blocks, on any device."""
     for rows in blocks(len(query), entity.numel(), 2 * BLOCK):
         x, y = _apart(query[rows], entity)
         modulus = x.mul_(x).addcmul_(y, y).add_(EPSILON).sqrt_()  # (b, N, d)
-        out[:, rows] = segment_sums(modulus, _complex(bounds))
+        out[:, rows] = segment_sums(modulus, cuts)
 
 
-def _add_gradients(
-    grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
-) -> None:
-    """Add the gradients of query and entity for grad (n, B, N), by compiled loops."""
-    from medapps.model.kernels import numba_loops
-
-    q, e, cuts = query.numpy(), entity.numpy(), np.array(_complex(bounds))
-    numba_loops.add_modulus_gradients(grad.numpy(), q, e, cuts, dquery.numpy(), dentity.numpy())
-
-
-def _add_block_gradients(
-    grad: Tensor, query: Tensor, entity: Tensor, bounds: Bounds, dquery: Tensor, dentity: Tensor
-) -> None:
-    """The same in blocks, on any device."""
+def _add_block_gradients(grad: Tensor, ends: Ends, cuts: Bounds, grads: Ends) -> None:
+    """Add the gradients of query and entity for grad (n, B, N) of those sums."""
+    (query, entity), (dquery, dentity) = ends, grads
     for rows in blocks(len(query), entity.numel(), 2 * BLOCK):
         x, y = _apart(query[rows], entity)
         factor = (x * x).addcmul_(y, y).add_(EPSILON).rsqrt_()
-        scale_segments_(factor, grad[:, rows], _complex(bounds))
+        scale_segments_(factor, grad[:, rows], cuts)
         for part, difference in enumerate((x, y)):
             difference.mul_(factor)
             dquery[rows, part::2].add_(difference.sum(1))

@@ -15,8 +15,9 @@ import numba
 import numpy as np
 import torch
 from numba import njit, prange
+from torch import Tensor
 
-from medapps.model.rule import EPSILON
+from medapps.model.rule import EPSILON, Bounds, Ends
 
 FAST = {"reassoc", "contract", "arcp", "afn", "nsz"}
 """Sums may be reordered and roots approximated to the last bits; a NaN stays a NaN."""
@@ -45,45 +46,41 @@ def compiled(loop: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def modulus_sums(query: np.ndarray, entity: np.ndarray, cuts: np.ndarray, out: np.ndarray) -> None:
+def modulus_sums(query: Tensor, entity: Tensor, cuts: Bounds, out: Tensor) -> None:
     """out (n, B, N): sums of |q - e| over segments of complex coordinates, cut at `cuts`, for
     interleaved q (B, 2d) and e (N, 2d).
     """
-    (x, y), ends, tiny = _parts(query), _columns(entity), query.dtype.type(EPSILON)
-    _sums(x, y, *ends, cuts, tiny, out)
+    q, e = np.asarray(query), np.asarray(entity)
+    x, y = np.ascontiguousarray(q[:, 0::2]), np.ascontiguousarray(q[:, 1::2])
+    _sums(x, y, *_columns(e), np.array(cuts), q.dtype.type(EPSILON), np.asarray(out))
 
 
-def add_modulus_gradients(
-    grad: np.ndarray,
-    query: np.ndarray,
-    entity: np.ndarray,
-    cuts: np.ndarray,
-    dquery: np.ndarray,
-    dentity: np.ndarray,
-) -> None:
+def add_modulus_gradients(grad: Tensor, ends: Ends, cuts: Bounds, grads: Ends) -> None:
     """Add to dquery (B, 2d) and dentity (N, 2d) the gradients for grad (n, B, N) of their sums."""
-    ends = *_columns(query), *_columns(entity)
-    gradients = [np.zeros_like(end) for end in ends]
+    query, entity = (np.asarray(end) for end in ends)
+    columns = *_columns(query), *_columns(entity)
+    found = [np.zeros_like(end) for end in columns]
     segment = np.repeat(np.arange(len(grad)), np.diff(cuts))  # of each coordinate
-    _gradients(*ends, segment, grad, query.dtype.type(EPSILON), *gradients)
-    for out, (real, imaginary) in ((dquery, gradients[:2]), (dentity, gradients[2:])):
-        out[:, 0::2] += real.T
-        out[:, 1::2] += imaginary.T
+    _gradients(*columns, segment, np.asarray(grad), query.dtype.type(EPSILON), *found)
+    for out, parts in ((np.asarray(grads[0]), found[:2]), (np.asarray(grads[1]), found[2:])):
+        out[:, 0::2] += parts[0].T
+        out[:, 1::2] += parts[1].T
 
 
-def stretched_sums(x: np.ndarray, v: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+def stretched_sums(x: Tensor, v: Tensor, y: Tensor, out: Tensor) -> None:
     """out (B, N): sums of |x - v y| for x, v (B, d) and y (N, d)."""
-    _stretched(x, v, y, x.dtype.type(0), out)
+    a, b, c = (np.ascontiguousarray(part) for part in (x, v, y))
+    _stretched(a, b, c, a.dtype.type(0), np.asarray(out))
 
 
 def stretched_gradients(
-    grad: np.ndarray, x: np.ndarray, v: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    grad: Tensor, x: Tensor, v: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, v (B, d) and y (N, d) for grad (B, N) of their sums."""
-    ends = [np.ascontiguousarray(part.T) for part in (x, v, y)]
+    ends = [np.ascontiguousarray(np.asarray(part).T) for part in (x, v, y)]
     dx, dv, dy = gradients = [np.zeros_like(end) for end in ends]
-    _stretched_gradients(*ends, grad, x.dtype.type(0), *gradients)
-    return dx.T, dv.T, dy.T
+    _stretched_gradients(*ends, np.asarray(grad), ends[0].dtype.type(0), *gradients)
+    return torch.from_numpy(dx.T), torch.from_numpy(dv.T), torch.from_numpy(dy.T)
 
 
 @compiled
@@ -151,11 +148,6 @@ def _stretched_gradients(x, v, y, grad, zero, dx, dv, dy):  # type: ignore[no-un
             dv[c, b] = across
 
 
-def _parts(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Real and imaginary parts (k, d) of interleaved complex numbers (k, 2d)."""
-    return np.ascontiguousarray(rows[:, 0::2]), np.ascontiguousarray(rows[:, 1::2])
-
-
 def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same as (d, k)."""
+    """Real and imaginary parts (d, k) of interleaved complex numbers (k, 2d)."""
     return np.ascontiguousarray(rows.T[0::2]), np.ascontiguousarray(rows.T[1::2])

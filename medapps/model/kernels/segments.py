@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -22,6 +24,12 @@ from medapps.model.rule import Bounds
 
 FEW = 8
 """Up to this many segments a loop beats a product with the indicator matrix."""
+
+
+@cache
+def loops() -> ModuleType:
+    """Compiled loops for what no matrix product gives; Numba takes a while to load."""
+    return import_module("medapps.model.kernels.numba_loops")
 
 
 @cache
