@@ -214,7 +214,8 @@ class PairreL1(Scorer):
         gradients = loops().stretched_gradients if query.device.type == "cpu" else _block_gradients
         for i, end in enumerate(bounds[1:]):
             x, y = a[i].unsqueeze(-1) * p[:, :end], b[i].unsqueeze(-1) * entity[:, :end]
-            sums.add(i, *gradients(grad[i], x, v[:, :end], y), self.shares(i, bounds, p))
+            dx, dv_i, dy = gradients(grad[i], x, v[:, :end], y)
+            sums.add(i, dx, dv_i, dy, self.shares(i, bounds, p))
         dh += lengths_backward(sums.da, a, h, bounds, self.from_larger)
         dentity += lengths_backward(sums.db, b, entity, bounds, self.from_larger)
 
