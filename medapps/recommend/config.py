@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from medapps.config import Config, Count, Dim, Dropout, Positive, Size, Weight
+
+PartName = Literal[
+    "collaborative", "gmf", "neighbours", "spectral", "graph", "service", "popularity"
+]
 
 
 class NcfConfig(Config):
@@ -55,11 +59,10 @@ class RecommendConfig(Config):
     """ncf: the parts below, weighed on validation purchases; graph: the embedding's own score of
     (user, takes, item), no training; ncf-paper: the network of the NCF paper.
     """
-    parts: tuple[
-        Literal["collaborative", "gmf", "neighbours", "graph", "service", "popularity"], ...
-    ] = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
+    parts: tuple[PartName, ...] = get_args(PartName)
     """Parts of ncf: factorisation over all pairs, the same with service vectors injected, EASE or
-    ItemKNN with 50 neighbours per item, the graph's score, a map of the service vector.
+    ItemKNN with 50 neighbours per item, a spectral filter of the purchases, the graph's score, a
+    map of the service vector, popularity.
     """
     references: tuple[Literal["popularity", "itemknn", "ease", "als", "bpr"], ...] = ("popularity",)
     """Recommenders without a graph, tuned and measured on the same purchases."""

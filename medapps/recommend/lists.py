@@ -8,7 +8,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from medapps.recommend.evaluation.metrics import list_metrics
-from medapps.recommend.parts.kernels import add_scaled, best, moments
+from medapps.recommend.parts.kernels import add_scaled, add_sparse, best, moments
+from medapps.recommend.parts.low_rank import LowRank, add_product
+from medapps.recommend.parts.neighbours import NearItems
 
 Scores = Callable[[np.ndarray], np.ndarray]
 """Users (n,) to the scores of all items, float32 (n, items), an array that may be written to."""
@@ -39,7 +41,7 @@ def top_k(
 def blended(
     parts: Sequence[Scores], weights: np.ndarray, users: np.ndarray, items: int
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Blocks of (rows of `users`, weighted sums float32 (rows, items))."""
+    """Blocks of (rows of `users`, weighted sums of standardised scores float32 (rows, items))."""
     weights = np.broadcast_to(weights, (len(users), len(parts))).astype(np.float32)
     size = max(1, PAIRS // max(items, 1))
     for begin in range(0, len(users), size):
@@ -47,11 +49,49 @@ def blended(
         used = np.flatnonzero(weights[part].any(0)).tolist()
         if len(used) == 1 and (weights[part, used[0]] > 0).all():
             yield part, np.ascontiguousarray(parts[used[0]](users[part]), np.float32)
+        else:
+            chosen = [parts[number] for number in used]
+            yield part, _sum(chosen, weights[part][:, used].T, users[part], items)
+
+
+def _sum(
+    parts: Sequence[Scores],
+    weights: np.ndarray,  # (parts, n)
+    users: np.ndarray,  # (n,)
+    items: int,
+) -> np.ndarray:
+    """Sum of weight * z-scores, float32 (n, items).
+
+    Products of vectors and sparse scores are added without an array of their own: what they would
+    have as mean goes into the constant that every row begins with.
+    """
+    begin = np.zeros(len(users), np.float32)
+    products, sparse, dense = [], [], []
+    for part, weight in zip(parts, weights, strict=True):
+        if isinstance(part, LowRank):
+            vectors = part.vectors(users)
+            mean, deviation = part.moments(vectors)
+            scale = _over(weight, deviation, mean)
+            products.append((vectors * scale[:, None], part.items))
+        elif isinstance(part, NearItems):
+            rows = part.sparse(users)
+            mean = np.asarray(rows.sum(1), np.float32).reshape(-1) / items
+            square = np.asarray(rows.multiply(rows).sum(1), np.float32).reshape(-1) / items
+            scale = _over(weight, np.sqrt(np.maximum(square - mean * mean, 0)), mean)
+            sparse.append((rows, scale))
+        else:
+            dense.append((part, weight))
             continue
-        total = np.zeros((part.stop - begin, items), np.float32)
-        for number in used:
-            add_standard(parts[number](users[part]), weights[part, number], total)
-        yield part, total
+        begin -= mean * scale
+    total = np.empty((len(users), items), np.float32)
+    total[:] = begin[:, None]
+    for vectors, others in products:
+        add_product(vectors, others, total)
+    for rows, scale in sparse:
+        add_sparse(rows.indptr, rows.indices, rows.data, scale, total)
+    for scores, weight in dense:
+        add_standard(scores(users), weight, total)
+    return total
 
 
 def add_standard(scores: np.ndarray, weight: np.ndarray, out: np.ndarray) -> None:

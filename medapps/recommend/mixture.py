@@ -9,21 +9,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from scipy.sparse import csr_matrix, diags
 
 from medapps.recommend.blend import Weights, choose_weights, gather
+from medapps.recommend.config import PartName
 from medapps.recommend.lists import Scores, evaluate, top_k
 from medapps.recommend.parts.collaborative import Factors, fold_in
 from medapps.recommend.parts.graph_score import GraphScore, service_of
+from medapps.recommend.parts.low_rank import LowRank
 from medapps.recommend.parts.neighbours import Neighbours
-from medapps.recommend.parts.service import LowRank, Service
+from medapps.recommend.parts.service import Service
+from medapps.recommend.parts.spectral import Spectral
 from medapps.recommend.tune import Tuner
 
-PARTS = ("collaborative", "gmf", "neighbours", "graph", "service", "popularity")
-PLAIN = ("collaborative", "neighbours", "popularity")
+PARTS: tuple[str, ...] = get_args(PartName)
+PLAIN = ("collaborative", "neighbours", "spectral", "popularity")
 """Parts that need no graph."""
 COLD = {"graph": 0.9, "service": 0.1}
 """Weights of users without purchases where no cold user validates."""
@@ -40,6 +43,7 @@ class Mixture:
     service: LowRank | None
     gmf: tuple[Factors, np.ndarray] | None
     """A factorisation with injected service vectors, and those of the users."""
+    spectral: Spectral | None
     popularity: np.ndarray  # (items,) float32
     known_users: np.ndarray  # (users,) bool: the graph knows them
     weights: Weights
@@ -78,25 +82,25 @@ def folded(model: Mixture, purchases: csr_matrix) -> Mixture:
 
 def bind(model: Mixture, purchases: csr_matrix) -> dict[str, Scores]:
     """The score functions of all parts, with users folded in once; rows are those of training."""
-    made: dict[str, Scores] = {
-        "popularity": lambda users: np.tile(model.popularity, (len(users), 1))
-    }
+    ones = np.ones((purchases.shape[0], 1), np.float32)
+    made: dict[str, Scores] = {"popularity": LowRank(ones, model.popularity[:, None])}
     if model.collaborative is not None:
         factors = model.collaborative
         vectors = factors.users if purchases is model.train else fold_in(factors, purchases)
-        made["collaborative"] = LowRank(vectors, factors.items).scores
+        made["collaborative"] = LowRank(vectors, factors.items)
     if model.gmf is not None:
         joint, service = model.gmf
         same = purchases is model.train
         vectors = joint.users if same else fold_in(joint, purchases, service)
-        made["gmf"] = LowRank(vectors, joint.items).scores
+        made["gmf"] = LowRank(vectors, joint.items)
     if model.neighbours is not None:
-        near = model.neighbours
-        made["neighbours"] = lambda users: near.scores(purchases[users])
+        made["neighbours"] = model.neighbours.part(purchases)
+    if model.spectral is not None:
+        made["spectral"] = model.spectral.part(purchases)
     if model.graph is not None:
         made["graph"] = model.graph.scores
     if model.service is not None:
-        made["service"] = model.service.scores
+        made["service"] = model.service
     return made
 
 
@@ -119,11 +123,13 @@ def fit(
     if first.nnz:  # first purchases, where the split is by time
         cold_valid = first if cold_valid is None else csr_matrix(cold_valid + first)
     tuner = Tuner(train, valid, seed)
-    collaborative, near = None, None
+    collaborative, near, spectral = None, None, None
     if "collaborative" in parts:
         collaborative = given.collaborative if given else tuner.collaborative()
     if "neighbours" in parts:
         near = given.neighbours if given else tuner.neighbours()
+    if "spectral" in parts:
+        spectral = given.spectral if given else tuner.spectral()
     if service is None and graph is not None:
         service = service_of(graph)
     mapped, gmf = None, None
@@ -140,6 +146,7 @@ def fit(
         graph=graph if "graph" in parts else None,
         service=mapped,
         gmf=gmf,
+        spectral=spectral,
         popularity=popularity(train),
         known_users=known,
         weights=empty,
@@ -169,6 +176,7 @@ def graph_alone(train: csr_matrix, valid: csr_matrix, graph: GraphScore) -> Mixt
         graph=graph,
         service=None,
         gmf=None,
+        spectral=None,
         popularity=popularity(train),
         known_users=graph.known_users,
         weights=weights,

@@ -18,8 +18,9 @@ from medapps.recommend.blend import Weights
 from medapps.recommend.mixture import Mixture
 from medapps.recommend.parts.collaborative import Factoring, Factors
 from medapps.recommend.parts.graph_score import GraphScore
+from medapps.recommend.parts.low_rank import LowRank
 from medapps.recommend.parts.neighbours import Neighbours
-from medapps.recommend.parts.service import LowRank
+from medapps.recommend.parts.spectral import Spectral
 from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def trimmed(model: Mixture) -> Mixture:
     used = (weights.values.sum(0) + weights.cold) > 0
     used |= np.array([name == "popularity" for name in weights.names])
     kept = tuple(name for name, keep in zip(weights.names, used, strict=True) if keep)
-    parts = ("collaborative", "neighbours", "graph", "service", "gmf")
+    parts = ("collaborative", "neighbours", "spectral", "graph", "service", "gmf")
     gone = {name: None for name in parts if name not in kept}
     fewer = replace(weights, names=kept, values=weights.values[:, used], cold=weights.cold[used])
     return replace(model, **gone, weights=fewer)  # type: ignore[arg-type]
@@ -210,10 +211,13 @@ def _packed(model: Mixture) -> dict[str, tuple[dict[str, np.ndarray], dict[str, 
         out["gmf"] = (values | {"service": model.gmf[1]}, about)
     if model.neighbours is not None:
         out["neighbours"] = (_sparse(model.neighbours.matrix), {})
+    if model.spectral is not None:
+        names = ("basis", "filter", "weight")
+        out["spectral"] = ({name: getattr(model.spectral, name) for name in names}, {})
     if model.graph is not None:
         graph = model.graph
-        names = ("users", "items", "relation", "known_users", "known_items")
-        out["graph"] = ({name: getattr(graph, name) for name in names}, asdict(graph.spec))
+        fields = ("users", "items", "relation", "known_users", "known_items")
+        out["graph"] = ({name: getattr(graph, name) for name in fields}, asdict(graph.spec))
     if model.service is not None:
         out["service"] = ({"users": model.service.users, "items": model.service.items}, {})
     return out
@@ -244,6 +248,7 @@ def _unpacked(
         neighbours=near,
         graph=graph,
         service=LowRank(**groups["service"]) if "service" in groups else None,
+        spectral=Spectral(**groups["spectral"]) if "spectral" in groups else None,
         gmf=(gmf, groups["gmf"]["service"]) if gmf is not None else None,
         popularity=groups["popularity"]["values"],
         known_users=groups["popularity"]["known_users"].astype(bool),

@@ -17,7 +17,7 @@ from medapps.recommend.config import RecommendConfig
 from medapps.recommend.evaluation.measure import Blocks, Measured, Tests, in_blocks, measure
 from medapps.recommend.evaluation.references import tune
 from medapps.recommend.lists import blended
-from medapps.recommend.mixture import PARTS, Mixture, fit, folded, graph_alone
+from medapps.recommend.mixture import PARTS, PLAIN, Mixture, fit, folded, graph_alone
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.parts.service import Service
 from medapps.recommend.problem import Problem, problem_of
@@ -80,7 +80,7 @@ def train_recommender(
             train, valid, graph, service, problem.cold_valid, config.parts, given=earlier, seed=seed
         )
         if earlier is not None:  # what was not trained again still belongs to the cost
-            began -= sum(earlier.seconds.get(name, 0.0) for name in ("collaborative", "neighbours"))
+            began -= sum(earlier.seconds.get(name, 0.0) for name in PLAIN)
         _FITTED.clear()
         _FITTED[key] = model
     elif graph is not None:
@@ -210,6 +210,8 @@ def _nbytes(model: Mixture) -> int:
         total += model.gmf[0].items.nbytes + model.gmf[1].nbytes
     if model.neighbours is not None:
         total += model.neighbours.matrix.data.nbytes + model.neighbours.matrix.indices.nbytes
+    if model.spectral is not None:
+        total += model.spectral.basis.nbytes
     if model.graph is not None:
         total += model.graph.users.nbytes + model.graph.items.nbytes
     if model.service is not None:

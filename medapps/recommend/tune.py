@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,8 +12,10 @@ from scipy.sparse import csr_matrix
 
 from medapps.recommend.lists import Scores, evaluate
 from medapps.recommend.parts.collaborative import Factoring, Factors, factorise
+from medapps.recommend.parts.low_rank import LowRank
 from medapps.recommend.parts.neighbours import LIMIT, Neighbours, ease, item_knn
-from medapps.recommend.parts.service import LowRank, Service, standard, user_map
+from medapps.recommend.parts.service import Service, standard, user_map
+from medapps.recommend.parts.spectral import Spectral, decompose
 
 T = TypeVar("T")
 
@@ -33,6 +36,12 @@ INJECTED_RIDGE = 10.0
 EASE = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 SHRINK = (0.0, 10.0, 50.0, 200.0)
 RIDGE = (0.003, 0.01, 0.03, 0.1, 0.3)
+SPECTRAL = {
+    "item_power": (0.1, 0.25, 0.4),
+    "user_power": (0.25, 0.5),
+    "strength": (0.0, 0.1, 0.3, 1.0, 3.0),
+    "factors": (64, 128, 256, 512),
+}
 
 
 class Tuner:
@@ -85,6 +94,21 @@ class Tuner:
         self._note("neighbours", {"kind": "itemknn" if near is one else "ease"} | setting, began)
         return near
 
+    def spectral(self) -> Spectral:
+        """Powers of the numbers of purchases, strength of the filter, and how many factors pay."""
+        began = time.perf_counter()
+        found = cache(lambda user, item: decompose(self.train, user, item, self.seed))
+
+        def make(setting: Mapping[str, Any]) -> tuple[float, Spectral]:
+            how = found(setting["user_power"], setting["item_power"])
+            part = how.cut(setting["factors"], setting["strength"])
+            return self.value(part.part(self.train)), part
+
+        start = {"item_power": 0.25, "user_power": 0.25, "strength": 0.3, "factors": 256}
+        setting, _, part = climb(start, SPECTRAL, make)
+        self._note("spectral", setting, began)
+        return part
+
     def injected(self, service: Service) -> tuple[Factors, np.ndarray]:
         """A factorisation with service vectors of users and items; also those of the users."""
         began = time.perf_counter()
@@ -113,10 +137,8 @@ class Tuner:
         def make(setting: Mapping[str, Any]) -> tuple[float, LowRank]:
             found = user_map(vectors, self.train, **setting)
             if cold_valid is not None and cold_valid.nnz:
-                return float(
-                    evaluate(found.scores, cold_valid, self.train)["ndcg_at_10"].mean()
-                ), found
-            return self.value(found.scores), found
+                return float(evaluate(found, cold_valid, self.train)["ndcg_at_10"].mean()), found
+            return self.value(found), found
 
         setting, _, part = climb({"ridge": 0.03}, {"ridge": RIDGE}, make)
         self._note("service", setting, began)

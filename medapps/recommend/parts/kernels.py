@@ -37,6 +37,16 @@ def add_scaled(values: np.ndarray, shift: np.ndarray, scale: np.ndarray, out: np
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
+def add_sparse(
+    pointer: np.ndarray, columns: np.ndarray, values: np.ndarray, scale: np.ndarray, out: np.ndarray
+) -> None:
+    """out += scale per row * a sparse matrix of the same shape."""
+    for row in range(len(out)):
+        for at in range(pointer[row], pointer[row + 1]):
+            out[row, columns[at]] += scale[row] * values[at]
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
 def best(values: np.ndarray, k: int, ids: np.ndarray, top: np.ndarray) -> None:
     """The k largest of each row in descending order, of equal ones the lower id first.
 

@@ -36,6 +36,26 @@ class Neighbours:
         """float32 (rows, items) for rows of purchases."""
         return (purchases @ self.matrix).toarray()
 
+    def part(self, purchases: csr_matrix) -> NearItems:
+        """The scores of users with these purchases."""
+        return NearItems(self, purchases)
+
+
+@dataclass(frozen=True)
+class NearItems:
+    """Scores of users, zero but for the neighbours of what they have."""
+
+    near: Neighbours
+    purchases: csr_matrix  # (users, items)
+
+    def __call__(self, users: np.ndarray) -> np.ndarray:
+        """float32 (len(users), items)."""
+        return self.near.scores(self.purchases[users])
+
+    def sparse(self, users: np.ndarray) -> csr_matrix:
+        """The same, (len(users), items), without the zeros."""
+        return csr_matrix(self.purchases[users] @ self.near.matrix, dtype=np.float32)
+
 
 def ease(
     train: csr_matrix, regularization: float, neighbours: int = NEIGHBOURS, limit: int = LIMIT

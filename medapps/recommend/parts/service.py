@@ -1,10 +1,8 @@
-"""Ridge maps from service vectors to purchases, in closed form: what the graph alone foretells.
+"""A ridge map from service vectors to purchases, in closed form: what the graph alone foretells.
 
-    user map:  score = popularity + s_u W,  W = (S^T S + ridge)^-1 S^T (X - popularity)
-    item map:  score = v_u . t_i,           V = (T^T T + ridge)^-1 T^T X^T
+    score = popularity + s_u W,  W = (S^T S + ridge)^-1 S^T (X - popularity)
 
-The user map serves users without purchases, the item map items without purchases. Both are low-rank
-products, so that they cost what a factorisation costs.
+It serves users without purchases, and costs what a factorisation costs.
 """
 
 from __future__ import annotations
@@ -14,17 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix, diags
 
-
-@dataclass(frozen=True)
-class LowRank:
-    """Scores that are products of a user's and an item's vector."""
-
-    users: np.ndarray  # (users, width) float32
-    items: np.ndarray  # (items, width) float32
-
-    def scores(self, users: np.ndarray) -> np.ndarray:
-        """float32 (len(users), items)."""
-        return self.users[users] @ self.items.T
+from medapps.recommend.parts.low_rank import LowRank
 
 
 @dataclass(frozen=True)
@@ -67,19 +55,6 @@ def user_map(
         np.concatenate([service - centre, ones], 1),
         np.ascontiguousarray(np.concatenate([weights, mean[None]]).T),
     )
-
-
-def item_map(
-    service: np.ndarray,  # (items, width), standardised
-    train: csr_matrix,
-    ridge: float = 0.01,  # in parts of the items that are fitted
-) -> LowRank:
-    """Scores of all items from their service vectors; a user's weights come from its purchases."""
-    sold = np.bincount(train.indices, minlength=train.shape[1]) > 0
-    known = service[sold]
-    columns = _even(train)[:, sold]
-    weights = _ridge(known, ridge, np.asarray(columns @ known).T)  # (width, users)
-    return LowRank(np.ascontiguousarray(weights.T), np.ascontiguousarray(service))
 
 
 def _even(train: csr_matrix) -> csr_matrix:
