@@ -15,11 +15,12 @@ from medapps.recommend.blend import Weights
 from medapps.recommend.lists import Scores, top_k
 from medapps.recommend.parts.collaborative import Factoring, Factors, fold_in
 from medapps.recommend.parts.neighbours import Neighbours
+from medapps.recommend.parts.spectral import Spectral
 from medapps.serve.web.tables import Places, read_sparse, read_table
 from medapps.store import read_manifest
 
 KIND = "web"
-_ALIKE = ("constant", "neighbours")
+_ALIKE = ("constant", "neighbours", "projection")
 """Parts that keep nothing of a user."""
 
 
@@ -105,6 +106,9 @@ def _without_users(folder: Path, part: dict[str, Any], purchases: csr_matrix) ->
     if part["kind"] == "constant":
         values = read_table(folder, arrays, "items")
         return lambda rows: np.tile(values, (len(rows), 1))
+    if part["kind"] == "projection":
+        items, weight, few = (read_table(folder, arrays, n) for n in ("items", "weight", "filter"))
+        return Spectral(items * weight[:, None], few, weight).part(purchases)
     near = Neighbours(read_sparse(folder, arrays, purchases.shape[1]))
     return lambda rows: near.scores(purchases[rows])
 

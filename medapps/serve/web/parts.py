@@ -1,7 +1,8 @@
-"""The parts of a recommender as plain arrays, in four kinds that a page can compute.
+"""The parts of a recommender as plain arrays, in five kinds that a page can compute.
 
     dot         users[u] . items[i]; new users by `fold` (a factorisation), else by `stranger`
     distance    margin - scale * D(users[u], items[i]); users are queries, D is the `measure`
+    projection  v . items[i], v = filter * the sum of weight^2 items over what a user has
     neighbours  the sum of rows of a sparse (items, items) matrix over what a user has
     constant    one value per item, the same for everybody
 
@@ -22,8 +23,9 @@ from medapps.model.rules import RULES
 from medapps.recommend.mixture import Mixture
 from medapps.recommend.parts.collaborative import Factors
 from medapps.recommend.parts.graph_score import GraphScore
+from medapps.recommend.parts.low_rank import LowRank
 from medapps.recommend.parts.neighbours import Neighbours
-from medapps.recommend.parts.service import LowRank
+from medapps.recommend.parts.spectral import Spectral
 
 MEASURES = {
     "euclidean.Euclidean": "euclidean",
@@ -63,6 +65,9 @@ def _part(name: str, made: Any, model: Mixture, rows: np.ndarray) -> Part:
     if isinstance(made, LowRank):
         stranger = {"stranger": _typical(made.users, model)}
         return Part("dot", made.users[rows], made.items, None, stranger)
+    if isinstance(made, Spectral):
+        few = {"weight": made.weight, "filter": made.filter}
+        return Part("projection", items=made.items, vectors=few)
     if isinstance(made, Neighbours):
         return Part("neighbours", matrix=made.matrix)
     if isinstance(made, GraphScore):

@@ -94,6 +94,11 @@
       this.items = table(files, places, "items");
       if (this.kind === "constant") return;
       this.width = places.items.shape[1];
+      if (this.kind === "projection") {
+        this.weight = plain(files, places.weight);
+        this.filter = plain(files, places.filter);
+        return;
+      }
       this.users = table(files, users, name + ".users");
       if (places.base) this.base = plain(files, places.base);
       if (places.stranger) this.stranger = plain(files, places.stranger);
@@ -137,9 +142,20 @@
     }
 
     vector(person) {
+      if (this.kind === "projection") return this.projected(person.purchases);
       if (person.row >= 0) return this.users.subarray(person.row * this.width, (person.row + 1) * this.width);
       if (!this.about.fold) return this.stranger;
       return person.purchases.length ? this.folded(person.purchases) : this.base;
+    }
+
+    /* The vector of whoever has these purchases: their directions, filtered. */
+    projected(purchases) {
+      const w = this.width, out = new Float32Array(w);
+      for (const item of purchases) {
+        const square = this.weight[item] * this.weight[item];
+        for (let k = 0; k < w; k++) out[k] += square * this.items[item * w + k];
+      }
+      return out.map((value, k) => value * this.filter[k]);
     }
 
     /* Items^T items times the weight of a pair without a purchase; needed for new users only. */
