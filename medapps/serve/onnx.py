@@ -76,8 +76,28 @@ def export_onnx(
         recommender.users.save(draft.path("users.safetensors"))
         recommender.items.save(draft.path("items.safetensors"))
         draft.about = {"method": recommender.method, "dim": recommender.dim, "dtype": dtype}
+        draft.about |= _ports(draft.path("ncf.onnx"))
     size = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     return {"bundle_bytes": sum(size.values()), "onnx_bytes": size["ncf.onnx"]}
+
+
+def _ports(path: Path) -> dict[str, Any]:
+    """Inputs and outputs of a written graph: number type, and shape with names of free axes."""
+    import onnx
+
+    graph = onnx.load(path).graph
+
+    def told(values: Any) -> dict[str, dict[str, Any]]:
+        kinds = ((value.name, value.type.tensor_type) for value in values)
+        return {
+            name: {
+                "dtype": onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name,
+                "shape": [axis.dim_param or axis.dim_value for axis in kind.shape.dim],
+            }
+            for name, kind in kinds
+        }
+
+    return {"inputs": told(graph.input), "outputs": told(graph.output)}
 
 
 class Logits(nn.Module):

@@ -17,6 +17,7 @@ from medapps.recommend.config import NcfConfig, RecommendConfig
 from medapps.recommend.ncf_paper.model import NcfRecommender
 from medapps.recommend.ncf_paper.problem import prepare
 from medapps.recommend.ncf_paper.run import train_ncf_paper
+from medapps.store import read_manifest
 
 
 @pytest.fixture(scope="module", params=["neumf", "gmf", "none"])
@@ -43,6 +44,12 @@ def test_onnx_runtime_equals_torch(recommender: NcfRecommender, tmp_path: Path, 
         str(tmp_path / "bundle" / "ncf.onnx"), providers=["CPUExecutionProvider"]
     )
     wanted = {entry.name for entry in session.get_inputs()}
+    about = read_manifest(tmp_path / "bundle", kind="bundle").about
+    for told, real in (("inputs", session.get_inputs()), ("outputs", session.get_outputs())):
+        assert {name: port["shape"] for name, port in about[told].items()} == {
+            port.name: port.shape for port in real
+        }
+        assert all(port["dtype"] == "float32" for port in about[told].values())
     model = recommender.model
     for row in (0, 7, 150):
         given = {"user": tables["users"][row : row + 1], "items": tables["items"][:]}

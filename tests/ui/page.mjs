@@ -3,6 +3,7 @@
 //   library     folder with node_modules/playwright-core      chromium   the browser
 //   profile     folder of the browser's profile, kept between runs
 //   address     of the page       users   names to choose     chosen     ids that somebody new taps
+//   newer       take over the newer version that the page offers, first
 //   picture     where a screenshot goes, if anywhere          timeout    in milliseconds
 import { createRequire } from 'node:module';
 
@@ -27,6 +28,14 @@ page.on('console', (message) => { if (message.type() === 'error') errors.push(me
 
 await page.goto(given.address);
 await page.getByText('works offline', { exact: true }).waitFor();
+await page.locator('body[data-shown]').waitFor();
+const old = await page.locator('#data').innerText();
+if (given.newer) {
+  await page.locator('#newer').click();
+  await page.locator('#data').getByText(old, { exact: true }).waitFor({ state: 'detached' });
+  await page.locator('body[data-shown]').waitFor();
+}
+const data = await page.locator('#data').innerText();
 const dims = (await page.locator('#ticks span').allInnerTexts()).map(Number);
 
 // waits until the list of exactly this person and size is shown
@@ -80,4 +89,4 @@ for (let place = 0; place < dims.length; place++) {
 const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
 if (given.picture) await page.screenshot({ path: given.picture, fullPage: true });
 await browser.close();
-console.log(JSON.stringify({ dims, users, fresh, note, wide, outside: [...outside], errors }));
+console.log(JSON.stringify({ old, data, dims, users, fresh, note, wide, outside: [...outside], errors }));

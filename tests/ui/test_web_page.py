@@ -50,7 +50,9 @@ def served(folder: Path, port: int = 0) -> Iterator[int]:
             thread.join()
 
 
-def use(made: Shop, port: int, profile: Path, users: list[str], bought: list[int]) -> Any:
+def use(
+    made: Shop, port: int, profile: Path, users: list[str], bought: list[int], newer: bool = False
+) -> Any:
     """What the page shows to these users and to somebody new who has these items."""
     names = made.found.sizes[0].model.items.names().cast(pl.String).to_list()
     rows = dict(zip(users, made.rows(*users), strict=True)) if len(users) > 1 else {users[0]: 0}
@@ -61,6 +63,7 @@ def use(made: Shop, port: int, profile: Path, users: list[str], bought: list[int
         "address": f"http://127.0.0.1:{port}/",
         "users": [{"name": name, "row": row} for name, row in rows.items()],
         "chosen": [{"id": names[row], "row": row} for row in bought],
+        "newer": newer,
         "picture": os.environ.get("MEDAPPS_PAGE_PICTURE"),
         "timeout": 60_000,
     }
@@ -135,3 +138,19 @@ def test_the_page_of_one_user_with_int8_shows_what_its_folder_holds(tmp_path: Pa
     for shown in found["fresh"][1:]:
         ids, scores = page.newcomer(shown["dim"], np.array([5, 11]))
         check_same(shown["items"], shown["scores"], names.gather(ids).to_list(), scores)
+
+
+def test_a_page_that_was_written_again_is_offered_and_taken_over(tmp_path: Path) -> None:
+    made, folder, profile = shop(), tmp_path / "page", tmp_path / "profile"
+    export_web(made.found, folder, Wish(for_user=made.with_both))
+    with served(folder) as port:
+        first = use(made, port, profile, [made.with_both], [5])
+        assert first["data"].endswith(made.with_both)
+        export_web(made.found, folder, Wish(for_user=made.in_graph_alone), force=True)
+        found = use(made, port, profile, [made.in_graph_alone], [5], newer=True)
+    assert found["old"] == first["data"] and found["data"].endswith(made.in_graph_alone)
+    ids, _ = Page.open(folder).lists(2, np.zeros(1, int))
+    names = made.sizes[2].items.names().gather(ids[0]).to_list()
+    assert found["users"][made.in_graph_alone][0]["items"] == names
+    again = use(made, port, profile, [made.in_graph_alone], [5])  # offline, the new one
+    assert again["old"] == found["data"]

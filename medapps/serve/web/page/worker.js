@@ -9,7 +9,7 @@ const CACHE = PREFIX + VERSION;
 self.addEventListener("install", (event) => {
   event.waitUntil((async () => {
     const cache = await caches.open(CACHE);
-    const fresh = ["./", ...FILES].map((name) => new Request(name, { cache: "reload" }));
+    const fresh = ["./", ...FILES].map((name) => new Request(name, { cache: "no-cache" }));
     await cache.addAll(fresh);
   })());
 });
@@ -31,6 +31,7 @@ self.addEventListener("fetch", (event) => {
   if (event.request.method !== "GET" || address.origin !== self.location.origin) return;
   event.respondWith((async () => {
     const cache = await caches.open(CACHE);
-    return (await cache.match(event.request, { ignoreSearch: true })) || fetch(event.request);
+    const wanted = event.request.mode === "navigate" ? "./" : event.request;
+    return (await cache.match(wanted, { ignoreSearch: true })) || fetch(event.request);
   })());
 });
