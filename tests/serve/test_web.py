@@ -57,7 +57,7 @@ def test_lists_of_the_page_are_those_of_the_recommender(exact, integers: bool) -
     special = made.rows(made.with_both, made.in_graph_alone, made.bought_alone)
     rows = sorted({*special, *range(0, 150, 5)})
     for dim, model in made.sizes.items():
-        assert len(model.model.weights.names) == 6  # every part takes part
+        assert len(model.model.weights.names) == 7  # every part takes part
         found = in_node(folder, [{"dim": dim, "row": row} for row in rows])
         for row, answer in zip(rows, found, strict=True):
             check_same(answer["items"], answer["scores"], *own_list(model, row))

@@ -31,8 +31,8 @@ MEASURES = {
     "euclidean.Euclidean": "euclidean",
     "modulus.Modulus": "modulus",
     "bilinear.Bilinear": "product",
-    "pairre_l2.PairreL2": "euclidean",
-    "pairre_l1.PairreL1": "absolute",
+    "pairre.PairreL2": "euclidean",
+    "pairre.PairreL1": "absolute",
 }
 """How a kernel's distance is called in the page."""
 
