@@ -7,36 +7,36 @@ from typing import Annotated
 
 import typer
 
-from medapps.cli.common import Job, Result, command
+from medapps.cli.common import Job, Result, Setting, command
+from medapps.cli.options import EPOCHS, Dim
 
 
-@command("baseline", example="medapps baseline pca --dim 10 --kg skg.parquet")
+@command(
+    "baseline",
+    example="medapps baseline pca --dim 10 --kg skg.parquet",
+    settings={
+        "--epochs": EPOCHS,
+        "--teacher-dim": Setting(
+            "baseline.teacher_dim", "Size of the teacher; else the largest of train.dims.", int
+        ),
+        "--search": Setting(
+            "baseline.search.when", "Search for margin, penalty and rate of dt: auto, on or off."
+        ),
+    },
+)
 def baseline(
     job: Job,
     name: Annotated[
         str, typer.Argument(help="dt, ext, ext-l, ext-v, pca, bkd, ta, dualde or iterde.")
     ],
-    dim: Annotated[int, typer.Option("--dim", help="Size of the model.")],
+    dim: Dim,
     kg: Annotated[
         Path | None,
         typer.Option("--kg", help="Triples: a file or a dataset folder; else the newest graph."),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of the training.")] = None,
-    teacher_dim: Annotated[
-        int | None, typer.Option(help="Size of the teacher; else the largest of train.dims.")
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option(help="Search for margin, penalty and rate of dt: auto, on or off.")
-    ] = None,
 ) -> Result:
     """Make a small model without MED: trained alone, extracted, projected or distilled."""
-    settings = job.settings(
-        {
-            "train.epochs": epochs,
-            "baseline.teacher_dim": teacher_dim,
-            "baseline.search.when": search,
-        }
-    )
+    settings = job.settings()
     from medapps.cli.progress import training_bar
     from medapps.cli.tables import facts
     from medapps.stages import Baseline, baseline_stage, graph_stage

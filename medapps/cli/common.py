@@ -1,9 +1,10 @@
-"""What every command shares: global options, one way to end, one way to print.
+"""What every command shares: options, one way to end, one way to print.
 
 A command is a function `f(job: Job, ...own options...) -> Result` under `@command("name")`. The
-decorator adds the global options, turns exceptions into exit codes (0 done, 2 wrong input, 1 a bug,
-130/143 interrupted) and prints the result for people or, with `--json`, as one JSON object. Texts
-are printed as they are: a name in brackets is no markup.
+decorator adds the options of every command and those that are settings under a shorter name, turns
+exceptions into exit codes (0 done, 2 wrong input, 1 a bug, 130/143 interrupted) and prints the
+result for people or, with `--json`, as one JSON object. Texts are printed as they are: a name in
+brackets is no markup.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
@@ -31,10 +32,13 @@ from typer.core import TyperGroup
 from medapps.errors import Interrupted, MedappsError, masked
 
 if TYPE_CHECKING:
+    from medapps.config import Config
     from medapps.settings import Settings
     from medapps.stages import Runner
     from medapps.store import Workspace
     from medapps.tracking import Run
+
+Model = TypeVar("Model", bound="Config")
 
 
 class JsonGroup(TyperGroup):
@@ -83,22 +87,49 @@ class Result:
     exit_code: int = 0
 
 
+def _shared(*names: str, help: str, **more: Any) -> Any:
+    """An option of every command."""
+    return typer.Option(*names, help=help, rich_help_panel="Options of every command", **more)
+
+
 @dataclass
 class Job:
-    """The global options of one command, and what follows from them."""
+    """The options of every command, and what follows from them."""
 
     command: str
-    root: Path
-    config: Path | None
-    sets: list[str]
-    seed: int
-    json: bool
-    verbose: int
-    tracked: bool
-    force: bool
-    dump_config: bool
-    began: float = field(default_factory=time.perf_counter)
-    run_id: str | None = None
+    flags: dict[str, Any]
+    """The settings that have an option of their own, by their dotted keys."""
+    root: Annotated[
+        Path, _shared("--workspace", envvar="MEDAPPS_WORKSPACE", help="Where everything is kept.")
+    ] = Path("workspace")
+    config: Annotated[Path | None, _shared("--config", help="A YAML file of settings.")] = None
+    sets: Annotated[
+        list[str] | None,
+        _shared("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
+    ] = None
+    seed: Annotated[
+        int,
+        _shared("--seed", min=0, max=2**63 - 1, help="Fixes all randomness.", show_default=False),
+    ] = 0
+    json: Annotated[bool, _shared("--json", help="Print one JSON object.")] = False
+    verbose: Annotated[bool, _shared("-v", "--verbose", help="Say more.")] = False
+    quiet: Annotated[bool, _shared("-q", "--quiet", help="Say nothing but the result.")] = False
+    force: Annotated[bool, _shared("--force", help="Do it again; replace what exists.")] = False
+    no_track: Annotated[bool, _shared("--no-track", help="Keep no MLflow run.")] = False
+    dump_config: Annotated[
+        bool, _shared("--dump-config", help="Print the resolved settings and stop.")
+    ] = False
+    debug: Annotated[bool, _shared("--debug", help="Show the traceback of an error.")] = False
+
+    def __post_init__(self) -> None:
+        self.began = time.perf_counter()
+        self.run_id: str | None = None
+        self.quiet = self.quiet and not self.verbose
+
+    @property
+    def tracked(self) -> bool:
+        """Whether MLflow runs are kept."""
+        return not self.no_track
 
     @property
     def workspace(self) -> Workspace:
@@ -115,7 +146,7 @@ class Job:
 
     def quieten(self) -> None:
         """Say and print nothing: another process of the group does."""
-        self.json, self.verbose = False, -1
+        self.json, self.quiet = False, True
 
     def _remember(self, run: Run) -> None:
         self.run_id = run.id
@@ -123,7 +154,7 @@ class Job:
     @property
     def console(self) -> Console:
         """For progress and remarks: standard error, silent with -q."""
-        return Console(stderr=True, quiet=self.verbose < 0, markup=False)
+        return Console(stderr=True, quiet=self.quiet, markup=False)
 
     def say(self, text: str) -> None:
         """A remark on standard error."""
@@ -134,26 +165,25 @@ class Job:
         """What --set names."""
         from medapps.config import split_set
 
-        return {split_set(item)[0] for item in self.sets}
+        return {split_set(item)[0] for item in self.sets or ()}
 
-    def settings(
-        self,
-        flags: Mapping[str, Any] | None = None,
-        change: Callable[[Settings], Settings] | None = None,
-    ) -> Settings:
-        """The resolved configuration; `flags` maps dotted keys to values, None when not given, and
-        `change` has the last word.
-        """
-        from medapps.config import dump_yaml, resolve
+    def settings(self, change: Callable[[Settings], Settings] | None = None) -> Settings:
+        """The resolved configuration; `change` has the last word."""
         from medapps.settings import Settings
 
-        settings = resolve(Settings, file=self.config, sets=self.sets, flags=flags)
+        return self.resolved(Settings, change)
+
+    def resolved(self, model: type[Model], change: Callable[[Model], Model] | None = None) -> Model:
+        """The configuration by a model of its sections; with --dump-config the command ends."""
+        from medapps.config import dump_yaml, resolve
+
+        found = resolve(model, file=self.config, sets=self.sets or (), flags=self.flags)
         if change is not None:
-            settings = change(settings)
+            found = change(found)
         if self.dump_config:
-            typer.echo(dump_yaml(settings), nl=False)
+            typer.echo(dump_yaml(found), nl=False)
             raise typer.Exit
-        return settings
+        return found
 
     @contextmanager
     def stopping(self) -> Iterator[Callable[[], int]]:
@@ -175,94 +205,74 @@ class Job:
                 signal.signal(number, handler)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """An option that sets a key of the configuration, as --set does."""
+
+    key: str
+    help: str
+    kind: type = str
+    """str, int, bool, or list: words with commas between them."""
+    value: object = None
+    """What a switch sets, if not true or false."""
+
+    def parameter(self, names: str) -> inspect.Parameter:
+        """It as a parameter of a command; `names` as typer takes them."""
+        kind = bool if self.value is not None else str if self.kind is list else self.kind
+        declared = Annotated[kind | None, typer.Option(names, help=self.help)]  # type: ignore[valid-type]
+        name = names.partition("/")[0].strip("-").replace("-", "_")
+        return inspect.Parameter(name, _KEYWORD, default=None, annotation=declared)
+
+    def read(self, given: Any) -> object:
+        """The value for what stands on the command line; None when nothing does."""
+        if self.value is not None:
+            return self.value if given else None
+        return given.split(",") if given and self.kind is list else given
+
+
 Command = Callable[..., Result]
-
-_SharedOptions = {
-    "workspace": Annotated[
-        Path,
-        typer.Option("--workspace", envvar="MEDAPPS_WORKSPACE", help="Where everything is kept."),
-    ],
-    "config": Annotated[Path | None, typer.Option("--config", help="A YAML file of settings.")],
-    "sets": Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
-    ],
-    "seed": Annotated[
-        int | None, typer.Option("--seed", min=0, max=2**63 - 1, help="Fixes all randomness.")
-    ],
-    "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON object.")],
-    "verbose": Annotated[bool, typer.Option("-v", "--verbose", help="Say more.")],
-    "quiet": Annotated[bool, typer.Option("-q", "--quiet", help="Say nothing but the result.")],
-    "force": Annotated[bool, typer.Option("--force", help="Do it again; replace what exists.")],
-    "no_track": Annotated[bool, typer.Option("--no-track", help="Keep no MLflow run.")],
-    "dump_config": Annotated[
-        bool, typer.Option("--dump-config", help="Print the resolved settings and stop.")
-    ],
-    "debug": Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
-}
-_SWITCHES = ("as_json", "verbose", "quiet", "force", "no_track", "dump_config", "debug")
-_DEFAULTS: dict[str, Any] = dict.fromkeys(_SWITCHES, False) | {
-    "workspace": Path("workspace"),
-    "config": None,
-    "sets": None,
-    "seed": None,
-}
-_PANEL = "Options of every command"
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
-def command(name: str, *, example: str, group: typer.Typer = app) -> Callable[[Command], Command]:
-    """Make `f(job, ...)` a command with the global options."""
+def command(
+    name: str,
+    *,
+    example: str,
+    group: typer.Typer = app,
+    settings: Mapping[str, Setting] | None = None,
+) -> Callable[[Command], Command]:
+    """Make `f(job, ...)` a command with the options of every command and those of `settings`."""
+    short = [(setting.parameter(names), setting) for names, setting in (settings or {}).items()]
+    shared = list(inspect.signature(Job, eval_str=True).parameters.values())[2:]
 
     def decorate(function: Command) -> Command:
         @wraps(function)
         def run(**given: Any) -> None:
-            shared = {key: given.pop(key) for key in _SharedOptions}
-            _perform(function, name, shared, given)
+            flags = {setting.key: setting.read(given.pop(p.name)) for p, setting in short}
+            options = {option.name: given.pop(option.name) for option in shared}
+            _perform(function, Job(name, flags, **options), given)
 
-        own = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in inspect.signature(function, eval_str=True).parameters.values()
-            if parameter.name != "job"
-        ]
-        run.__signature__ = inspect.Signature(own + _shared_parameters())  # type: ignore[attr-defined]
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        options = [*own, *(option for option, _ in short), *shared]
+        options = [option.replace(kind=_KEYWORD) for option in options]
+        run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
         group.command(name, epilog=f"Example: {example}")(run)
         return function
 
     return decorate
 
 
-def _shared_parameters() -> list[inspect.Parameter]:
-    parameters = []
-    for name, annotation in _SharedOptions.items():
-        get_args(annotation)[1].rich_help_panel = _PANEL
-        parameters.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=_DEFAULTS[name],
-                annotation=annotation,
-            )
-        )
-    return parameters
+def command_group(name: str, help: str) -> typer.Typer:
+    """Several commands under one name."""
+    names = {"help_option_names": ["-h", "--help"]}
+    group = typer.Typer(help=help, no_args_is_help=True, context_settings=names)
+    app.add_typer(group, name=name)
+    return group
 
 
-def _perform(
-    function: Command, name: str, shared: Mapping[str, Any], own: Mapping[str, Any]
-) -> None:
-    job = Job(
-        command=name,
-        root=shared["workspace"],
-        config=shared["config"],
-        sets=shared["sets"] or [],
-        seed=shared["seed"] or 0,
-        json=shared["as_json"],
-        verbose=int(shared["verbose"]) - int(shared["quiet"]),
-        tracked=not shared["no_track"],
-        force=shared["force"],
-        dump_config=shared["dump_config"],
-    )
+def _perform(function: Command, job: Job, own: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGTERM, _terminate)
-    with _exit_codes(job, debug=shared["debug"]):
+    with _exit_codes(job):
         _look_after(job)
         result = function(job, **own)
         _print(job, result)
@@ -319,32 +329,32 @@ def _plain(value: object) -> object:
 
 
 @contextmanager
-def _exit_codes(job: Job, *, debug: bool) -> Iterator[None]:
+def _exit_codes(job: Job) -> Iterator[None]:
     """The one place that decides how a command ends."""
     try:
         yield
     except typer.Exit:
         raise
     except MedappsError as error:
-        _fail(job, 2, str(error), debug)
+        _fail(job, 2, str(error))
     except (KeyboardInterrupt, Interrupted) as error:
         number = getattr(error, "signal_number", int(signal.SIGINT))
-        _fail(job, 128 + number, str(error) or "stopped", debug)
+        _fail(job, 128 + number, str(error) or "stopped")
     except MemoryError as error:
-        _fail(job, 2, f"Out of memory: {error}. See `medapps doctor`.", debug)
+        _fail(job, 2, f"Out of memory: {error}. See `medapps doctor`.")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
-            _fail(job, 2, f"{error.filename or job.root} cannot be used: {error.strerror}.", debug)
+            _fail(job, 2, f"{error.filename or job.root} cannot be used: {error.strerror}.")
         if _FULL.search(str(error)):
-            _fail(job, 2, f"{job.root} cannot be written: the disk is full.", debug)
-        _fail(job, 1, f"{type(error).__name__}: {error}\n{_ISSUES}", debug)
+            _fail(job, 2, f"{job.root} cannot be written: the disk is full.")
+        _fail(job, 1, f"{type(error).__name__}: {error}\n{_ISSUES}")
 
 
-def _fail(job: Job, code: int, message: str, debug: bool) -> None:
-    if debug:
+def _fail(job: Job, code: int, message: str) -> None:
+    if job.debug:
         typer.echo(masked(traceback.format_exc()), err=True)
     typer.echo(f"medapps {job.command}: {masked(message)}", err=True)
     if job.json:

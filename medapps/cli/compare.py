@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from medapps.cli.common import Job, Result, command
+from medapps.cli.options import OutFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,9 +33,7 @@ def compare(
     reference: Annotated[
         str, typer.Option(help="Method that the others are held against.")
     ] = "med",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
-    ] = None,
+    out: OutFolder = None,
 ) -> Result:
     """Compare methods by tier and task: quality with interval, verdict, seconds and bytes."""
     from medapps.comparison.gather import saved_reports

@@ -7,10 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from medapps.cli.common import Job, Result, command
+from medapps.cli.common import Job, Result, Setting, command
+from medapps.cli.options import Embedding, Method
 
 
-@command("crop", example="medapps crop --tier phone --dtype int8 --users-only")
+@command(
+    "crop",
+    example="medapps crop --tier phone --dtype int8 --users-only",
+    settings={
+        "--format": Setting("crop.format", "safetensors, parquet or npz."),
+        "--dtype": Setting("crop.dtype", "float32, float16 or int8."),
+        "--users-only/--all": Setting("crop.users_only", "Leave out all but the users.", bool),
+        "--relations/--no-relations": Setting("crop.relations", "Needed to score triples.", bool),
+        "--allow-untrained": Setting(
+            "crop.allow_untrained", "Accept a dim that was not trained.", bool
+        ),
+    },
+)
 def crop(
     job: Job,
     dim: Annotated[int | None, typer.Option("--dim", help="Size of the crop.")] = None,
@@ -24,40 +37,13 @@ def crop(
         float | None,
         typer.Option(metavar="SHARE", help="The smallest dim with this share of full quality."),
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="safetensors, parquet or npz.")
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, float16 or int8.")] = None,
-    users_only: Annotated[
-        bool | None, typer.Option("--users-only/--all", help="Leave out all but the users.")
-    ] = None,
-    ids: Annotated[
-        Path | None, typer.Option("--ids", help="Only these entities: a file of ids.")
-    ] = None,
-    relations: Annotated[
-        bool | None, typer.Option("--relations/--no-relations", help="Needed to score triples.")
-    ] = None,
-    allow_untrained: Annotated[
-        bool | None, typer.Option("--allow-untrained", help="Accept a dim that was not trained.")
-    ] = None,
-    embedding: Annotated[
-        Path | None, typer.Option("--embedding", help="Its folder; else the newest one.")
-    ] = None,
-    method: Annotated[str, typer.Option(help="med, or a baseline made before.")] = "med",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write; else in the workspace.")
-    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="Only these entities: a file of ids.")] = None,
+    embedding: Embedding = None,
+    method: Method = "med",
+    out: Annotated[Path | None, typer.Option(help="Where to; else in the workspace.")] = None,
 ) -> Result:
     """Cut a trained embedding to what a device can carry."""
-    settings = job.settings(
-        {
-            "crop.format": form,
-            "crop.dtype": dtype,
-            "crop.users_only": users_only,
-            "crop.relations": relations,
-            "crop.allow_untrained": allow_untrained,
-        }
-    )
+    settings = job.settings()
     from medapps.cli.tables import facts, rows
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids

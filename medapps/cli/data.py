@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from medapps.cli.common import Job, Result, app, command
+from medapps.cli.common import Job, Result, command, command_group
 
-if TYPE_CHECKING:
-    pass
-
-data = typer.Typer(
-    help="Make a data set, or check one.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(data, name="data")
+data = command_group("data", "Make a data set, or check one.")
 _PROBLEM = ("severity", "what", "message", "count", "rows", "file")
 _MADE = ("entities", "relations", "triples", "users", "items", "interactions")
 

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medapps.cli.common import Job, Result, command
-from medapps.cli.task import Data, Dim, Embedding, Out, Seeds, check_output, read_inputs
+from medapps.cli.common import Job, Result, Setting, command
+from medapps.cli.options import Data, Dim, Embedding, Out, Seeds, check_output
 
 if TYPE_CHECKING:
     from medapps.report import Report
 
 
-@command("label", example="medapps label --dim 500 --label join_period")
+@command(
+    "label",
+    example="medapps label --dim 500 --label join_period",
+    settings={"--label": Setting("label.column", "Label column; else the first one.")},
+)
 def label(
     job: Job,
     dim: Dim = 500,
-    column: Annotated[
-        str | None, typer.Option("--label", help="Label column; else the first one.")
-    ] = None,
     labels: Annotated[
         Path | None, typer.Option(help="Table of labels; else the one beside the graph.")
     ] = None,
@@ -36,13 +37,13 @@ def label(
     out: Out = None,
 ) -> Result:
     """Train and test a small network that reads a user's class from its vector."""
-    settings = job.settings({"label.column": column})
+    settings = job.settings()
     from medapps.cli.tables import facts, rows
     from medapps.label.model import LabelModel
-    from medapps.stages.tasks import Wanted, label_stage
+    from medapps.stages.tasks import Wanted, label_stage, task_inputs
 
     wanted = Wanted(method, dim, data, labels, embedding, job.seed, seeds)
-    inputs = read_inputs(job, settings, "labels", wanted)
+    inputs = task_inputs(job.runner, settings, "labels", wanted)
     output = check_output(job, "--predict", predict, out, (inputs.table, *wanted.files))
     report, folder = label_stage(job.runner, inputs, settings.label)
     values: dict[str, Any] = {"artifact": folder, "data": inputs.data, **_values(report)}

@@ -42,6 +42,5 @@ def training_bar(job: Job) -> Iterator[TrainingBar]:
         TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
     ]
-    quiet = job.verbose < 0
-    with Progress(*columns, console=job.console, transient=True, disable=quiet) as bar:
+    with Progress(*columns, console=job.console, transient=True, disable=job.quiet) as bar:
         yield TrainingBar(bar)

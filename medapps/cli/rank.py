@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from medapps.cli.common import Job, Result, command
+from medapps.cli.options import Embedding
 
 
 @command("rank", example="medapps rank")
 def rank(
     job: Job,
-    embedding: Annotated[
-        Path | None, typer.Option(help="An embedding's folder; by default the newest.")
-    ] = None,
+    embedding: Embedding = None,
     kg: Annotated[
         Path | None, typer.Option("--kg", help="The dataset; by default what it was trained on.")
     ] = None,
@@ -39,17 +38,15 @@ def rank(
     options = RankOptions(split, candidates, job.seed, limit)
     ranked = rank_stage(job.runner, graph, source, options)
     reports = [report for report, _ in ranked]
-    retention = reports[-1].details["retention"]
+    details = reports[-1].details
     values: dict[str, Any] = {
         "artifact": ranked[-1][1],
         "data": graph.name,
         "method": method,
         "split": split,
-        "triples": reports[-1].details["triples"],
-        "candidates": reports[-1].details["candidates"],
-        "sampled": reports[-1].details["sampled"],
+        **{key: details[key] for key in ("triples", "candidates", "sampled")},
         "dims": {str(report.dim): report.metrics for report in reports},
-        **(retention if len(reports) > 1 else {"arr": None}),
+        **(details["retention"] if len(reports) > 1 else {"arr": None}),
     }
     return Result(values, [_table(values), "Next: medapps compare."])
 

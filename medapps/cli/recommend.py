@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medapps.cli.common import Job, Result, command
-from medapps.cli.task import Data, Dim, Embedding, Out, Seeds, check_output, read_inputs
+from medapps.cli.common import Job, Result, Setting, command
+from medapps.cli.options import Data, Dim, Embedding, Out, Seeds, check_output
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 ALL = Path("all")
 
 
-@command("recommend", example="medapps recommend --dim 10 --user user:0000001")
+@command(
+    "recommend",
+    example="medapps recommend --dim 10 --user user:0000001",
+    settings={
+        "--model": Setting(
+            "recommend.model", "ncf (default), graph: the embedding's own score, or ncf-paper."
+        ),
+        "--references": Setting(
+            "recommend.references", "Measure these too, e.g. popularity,itemknn,ease,als,bpr.", list
+        ),
+        "--epochs": Setting("recommend.ncf.epochs", "Most epochs of ncf-paper.", int),
+    },
+)
 def recommend(
     job: Job,
     dim: Dim = 10,
@@ -32,17 +44,8 @@ def recommend(
     method: Annotated[
         str, typer.Option(help="med, a baseline, or none, random, shuffled, oracle.")
     ] = "med",
-    model: Annotated[
-        str | None,
-        typer.Option(help="ncf (default), graph: the embedding's own score, or ncf-paper."),
-    ] = None,
-    references: Annotated[
-        str | None,
-        typer.Option(help="Measure these too, e.g. popularity,itemknn,ease,als,bpr."),
-    ] = None,
     embedding: Embedding = None,
     seeds: Seeds = 3,
-    epochs: Annotated[int | None, typer.Option(help="Most epochs of ncf-paper.")] = None,
     user: Annotated[
         str | None, typer.Option(help="Show the list of one user, with reasons.")
     ] = None,
@@ -60,17 +63,11 @@ def recommend(
     bundle: Annotated[Path | None, typer.Option(help="Folder of the bundle.")] = None,
 ) -> Result:
     """Train and test a recommender on a crop; then lists for one user, some, or all."""
-    settings = job.settings(
-        {
-            "recommend.model": model,
-            "recommend.references": references and references.split(","),
-            "recommend.ncf.epochs": epochs,
-        }
-    )
+    settings = job.settings()
     from medapps.cli.tables import facts, rows
     from medapps.errors import MedappsError
     from medapps.recommend.recommender import load_recommender
-    from medapps.stages.tasks import Wanted, recommend_stage
+    from medapps.stages.tasks import Wanted, recommend_stage, task_inputs
 
     if export not in (None, "onnx"):
         raise MedappsError(f"There is no export {export!r}.", fix="Use --export onnx.")
@@ -81,7 +78,7 @@ def recommend(
     if explain and users is None:
         raise MedappsError("--explain needs --users and --out.", fix="Give both.")
     wanted = Wanted(method, dim, data, interactions, embedding, job.seed, seeds)
-    inputs = read_inputs(job, settings, "interactions", wanted)
+    inputs = task_inputs(job.runner, settings, "interactions", wanted)
     output = check_output(job, "--users", users, out, (inputs.table, *wanted.files))
     report, folder = recommend_stage(job.runner, inputs, settings.recommend)
     values: dict[str, Any] = {"artifact": folder, "data": inputs.data, **_values(report)}

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from medapps.cli.common import Job, Result, command
+from medapps.cli.options import OutFolder
 
 
 @command("run", example="medapps run configs/skg_table.yaml --data ../data")
@@ -25,9 +26,7 @@ def run(
             "--quick", help="One seed and a small budget, which the file and --set may change."
         ),
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
-    ] = None,
+    out: OutFolder = None,
 ) -> Result:
     """Run a study: every method, size, task and seed; what is finished is skipped."""
     job.config = file
@@ -40,9 +39,7 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="A smaller budget, to see that all runs.")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")
-    ] = None,
+    out: OutFolder = None,
 ) -> Result:
     """Make data, train MED and its baselines, run both tasks and compare: a few minutes."""
     from medapps.study.config import DEMO
@@ -69,7 +66,7 @@ def run_settings(
     from medapps.study.run import run_study
     from medapps.train.session import Session
 
-    settings = job.settings(change=partial(reduced, given=job.given) if quick else None)
+    settings = job.settings(partial(reduced, given=job.given) if quick else None)
     settings = shifted(settings, job.seed)
     with job.stopping() as stop, training_bar(job) as bar:
         done = run_study(job.runner, settings, data=data, session=Session(progress=bar, stop=stop))

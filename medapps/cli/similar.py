@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from medapps.cli.common import Job, Result, command
+from medapps.cli.options import Dim, Embedding, Method
 
 
 @command("similar", example="medapps similar user_17 --dim 10 -k 20")
 def similar(
     job: Job,
     users: Annotated[list[str], typer.Argument(metavar="USER...", help="Names of users.")],
-    dim: Annotated[int, typer.Option("--dim", help="Size of the vectors to compare.")] = 10,
+    dim: Dim = 10,
     k: Annotated[int, typer.Option("-k", min=1, help="How many neighbours.")] = 20,
     everything: Annotated[
         bool, typer.Option("--all", help="Seek among all entities, not only users.")
@@ -22,13 +23,9 @@ def similar(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Use an index (faiss) and report its recall.")
     ] = False,
-    crop: Annotated[
-        Path | None, typer.Option("--crop", help="A crop's folder; else the newest embedding.")
-    ] = None,
-    embedding: Annotated[
-        Path | None, typer.Option("--embedding", help="An embedding's folder.")
-    ] = None,
-    method: Annotated[str, typer.Option(help="med, or a baseline made before.")] = "med",
+    crop: Annotated[Path | None, typer.Option(help="A crop's folder instead of these.")] = None,
+    embedding: Embedding = None,
+    method: Method = "med",
 ) -> Result:
     """Find the users whose vectors are nearest, by name."""
     job.settings()

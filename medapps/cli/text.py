@@ -11,20 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from medapps.cli.common import Job, Result, app, command
+from medapps.cli.common import Job, Result, Setting, command, command_group
+from medapps.cli.options import Resume
 from medapps.errors import MedappsError
 
 if TYPE_CHECKING:
     from medapps.text.config import TextConfig
     from medapps.text.train import Progress
 
-text = typer.Typer(
-    help="Fine-tune a language model once for every width.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(text, name="text")
-
+text = command_group("text", "Fine-tune a language model once for every width.")
 Task = Annotated[str, typer.Option("--task", help="sst2, mrpc, rte, stsb, cola or your own.")]
 Data = Annotated[
     Path | None, typer.Option(help="The folder of tasks; else glue under MEDAPPS_DATA.")
@@ -32,11 +27,19 @@ Data = Annotated[
 Method = Annotated[str, typer.Option(help="med, hat, dt, bkd, pkd or ext.")]
 
 
-@command("train", example="medapps text train --task sst2 --widths 384,192,96,48", group=text)
+@command(
+    "train",
+    example="medapps text train --task sst2 --widths 384,192,96,48",
+    group=text,
+    settings={
+        "--widths": Setting("text.widths", "Widths, e.g. 384,192,96,48.", list),
+        "--epochs": Setting("text.epochs", "Epochs.", int),
+        "--steps": Setting("text.steps", "Updates, instead of epochs.", int),
+    },
+)
 def train(
     job: Job,
     task: Task,
-    widths: Annotated[str | None, typer.Option(help="Widths, e.g. 384,192,96,48.")] = None,
     method: Method = "med",
     data: Data = None,
     weights: Annotated[
@@ -45,13 +48,10 @@ def train(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Begin without pre-trained weights.")
     ] = False,
-    epochs: Annotated[int | None, typer.Option(help="Epochs.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates, instead of epochs.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
+    resume: Resume = False,
 ) -> Result:
     """Fine-tune on a task; by med and hat one training holds every width."""
-    flags = {"widths": widths and widths.split(","), "epochs": epochs, "steps": steps}
-    config = _config(job, flags)
+    config = _config(job)
     from medapps.cli.tables import facts
     from medapps.stages.text import train_stages
     from medapps.text.data import read_task
@@ -84,7 +84,7 @@ def evaluate(
     data: Data = None,
 ) -> Result:
     """Test every width on the dev sentences; `medapps compare` sets methods side by side."""
-    config = _config(job, {})
+    config = _config(job)
     import polars as pl
 
     from medapps.cli.tables import rows
@@ -117,7 +117,7 @@ def export(
     out: Annotated[Path | None, typer.Option(help="Where to; else in the workspace.")] = None,
 ) -> Result:
     """Write one width as an ordinary model, without the rest."""
-    _config(job, {})
+    _config(job)
     from medapps.cli.tables import facts
     from medapps.stages.text import export_stage, find_models
 
@@ -136,19 +136,13 @@ def _tasks(given: Path | None) -> Path:
     return given or Path(str(root)) / "glue"
 
 
-def _config(job: Job, flags: dict[str, Any]) -> TextConfig:
+def _config(job: Job) -> TextConfig:
     """The section `text` of the configuration, which is the only one that these commands read."""
     if importlib.util.find_spec("transformers") is None:
         raise MedappsError("Text needs transformers.", fix="pip install 'medapps[text]'")
-    from medapps.config import dump_yaml, resolve
     from medapps.text.config import TextSettings
 
-    given = {f"text.{key}": value for key, value in flags.items()}
-    settings = resolve(TextSettings, file=job.config, sets=job.sets, flags=given)
-    if job.dump_config:
-        typer.echo(dump_yaml(settings), nl=False)
-        raise typer.Exit
-    return settings.text
+    return job.resolved(TextSettings).text
 
 
 @contextmanager
@@ -159,8 +153,7 @@ def _bar(job: Job) -> Iterator[Progress]:
 
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")]
     times = [TimeElapsedColumn(), TimeRemainingColumn()]
-    quiet = job.verbose < 0
-    with Bar(*columns, *times, console=job.console, transient=True, disable=quiet) as bar:
+    with Bar(*columns, *times, console=job.console, transient=True, disable=job.quiet) as bar:
         line = bar.add_task("training", total=None, note="")
 
         def show(step: int, steps: int, loss: float, speed: float) -> None:

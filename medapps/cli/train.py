@@ -7,55 +7,45 @@ from typing import Annotated
 
 import typer
 
-from medapps.cli.common import Job, Result, command
+from medapps.cli.common import Job, Result, Setting, command
+from medapps.cli.options import EPOCHS, Resume
 
 _SHOWN = ("artifact", "dims", "scorer", "epochs", "best_valid_mrr", "best_epoch", "train_seconds")
 """What people are told of a training; --json has all that was measured."""
 
 
-@command("train", example="medapps train --kg skg.parquet --dims 10,100,500")
+@command(
+    "train",
+    example="medapps train --kg skg.parquet --dims 10,100,500",
+    settings={
+        "--dims": Setting("train.dims", "Ascending sizes, e.g. 10,100,500.", list),
+        "--scorer": Setting(
+            "train.scorer", "How a triple is scored: transe, rotate, pairre, simple, complex, ..."
+        ),
+        "--epochs": EPOCHS,
+        "--no-interactions": Setting(
+            "graph.interactions", "Leave the purchases beside the graph out of it.", value="off"
+        ),
+        "--inverse": Setting(
+            "graph.inverse", "Add every training triple backwards too.", value=True
+        ),
+        "--device": Setting("train.device", "auto, cpu or cuda."),
+        "--table": Setting(
+            "train.table", "fp32; bf16 in half the memory; mmap: in a file, for any size."
+        ),
+        "--memory": Setting("train.memory", "Memory to stay within, such as 4GiB (mmap)."),
+    },
+)
 def train(
     job: Job,
     kg: Annotated[Path, typer.Option("--kg", help="Triples: a file or a dataset folder.")],
-    dims: Annotated[str | None, typer.Option(help="Ascending sizes, e.g. 10,100,500.")] = None,
-    scorer: Annotated[
-        str | None,
-        typer.Option(help="How a triple is scored: transe, rotate, pairre, simple, complex, ..."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of the training.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
-    no_interactions: Annotated[
-        bool,
-        typer.Option("--no-interactions", help="Leave the purchases beside the graph out of it."),
-    ] = False,
-    inverse: Annotated[
-        bool, typer.Option("--inverse", help="Add every training triple backwards too.")
-    ] = False,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(help="fp32; bf16 in half the memory; mmap: in a file, for any size."),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory to stay within, such as 4GiB (mmap).")
-    ] = None,
+    resume: Resume = False,
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Share the work with all processes of torchrun.")
     ] = False,
 ) -> Result:
     """Train one croppable embedding; every prefix in --dims is a model of its own."""
-    settings = job.settings(
-        {
-            "train.dims": dims and dims.split(","),
-            "train.scorer": scorer,
-            "train.epochs": epochs,
-            "train.device": device,
-            "train.table": table,
-            "train.memory": memory,
-            "graph.interactions": "off" if no_interactions else None,
-            "graph.inverse": inverse or None,
-        }
-    )
+    settings = job.settings()
     from medapps.cli.progress import training_bar
     from medapps.cli.tables import facts
     from medapps.config import show_bytes

@@ -1,4 +1,4 @@
-"""What `medapps label` and `medapps recommend` share: options, inputs, a table for more users."""
+"""Options that several commands have, and the table that a task writes for more users."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from medapps.cli.common import Job
+from medapps.cli.common import Job, Setting
+from medapps.errors import MedappsError
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
-    from medapps.settings import Settings
-    from medapps.stages.tasks import TaskInputs, Wanted
-
 Dim = Annotated[int, typer.Option("--dim", help="Size of the vectors.")]
 Data = Annotated[Path | None, typer.Option(help="A dataset folder; else the newest.")]
 Embedding = Annotated[Path | None, typer.Option(help="An embedding's folder; else the newest.")]
+Method = Annotated[str, typer.Option(help="med, or a baseline made before.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")]
 Seeds = Annotated[int, typer.Option(min=1, max=1000, help="How many networks are trained.")]
 Out = Annotated[
     Path | None, typer.Option(help="Where the result for them goes: .parquet, .csv or .tsv.")
 ]
+OutFolder = Annotated[Path | None, typer.Option(help="Folder for Markdown, csv, json and plots.")]
+EPOCHS = Setting("train.epochs", "Epochs of the training.", int)
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,10 @@ class Output:
         write_table(table, self.out, force=self.force)
 
 
-def read_inputs(job: Job, settings: Settings, stem: str, wanted: Wanted) -> TaskInputs:
-    """The vectors and the table of a task."""
-    from medapps.stages.tasks import task_inputs
-
-    return task_inputs(job.runner, settings, stem, wanted)
-
-
 def check_output(
     job: Job, option: str, users: Path | None, out: Path | None, inputs: tuple[Path | None, ...]
 ) -> Output | None:
     """Where a table for more users goes, if one is asked for; refused before the work begins."""
-    from medapps.errors import MedappsError
     from medapps.store import check_table_name, refuse_output
 
     if users is None and out is None:
