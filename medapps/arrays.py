@@ -21,23 +21,10 @@ import numpy as np
 
 from medapps.errors import MedappsError
 
-_NAME_OF = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
-_DTYPE_OF = {name: np.dtype(dtype) for dtype, name in _NAME_OF.items()} | {
-    "BF16": np.dtype("uint16")
-}
+_NUMBERS = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1")
+_NAME_OF = {np.dtype(n): f"{n[0].upper()}{8 * int(n[1])}" for n in _NUMBERS}
+_NAME_OF[np.dtype(bool)] = "BOOL"
+_DTYPE_OF = {name: dtype for dtype, name in _NAME_OF.items()} | {"BF16": np.dtype("uint16")}
 _HEADER_LIMIT = 100_000_000
 PIECE = 64 * 2**20
 """Bytes that are written at a time."""
@@ -105,13 +92,10 @@ def write_arrays(
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, array in arrays.items():
-        code = getattr(array, "safetensors_dtype", None) or _NAME_OF[np.dtype(array.dtype).name]
+        code = getattr(array, "safetensors_dtype", None) or _NAME_OF[np.dtype(array.dtype)]
         size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
-        header[name] = {
-            "dtype": code,
-            "shape": list(array.shape),
-            "data_offsets": [offset, offset + size],
-        }
+        place = [offset, offset + size]
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": place}
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 64)  # arrays start on a cache line after the 8-byte length
@@ -195,11 +179,8 @@ def _layout(
         raise ValueError("its metadata are no strings")
     at = 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype, shape, (begin, end) = (
-            _DTYPE_OF[entry["dtype"]],
-            entry["shape"],
-            entry["data_offsets"],
-        )
+        dtype, shape = _DTYPE_OF[entry["dtype"]], entry["shape"]
+        begin, end = entry["data_offsets"]
         if any(type(number) is not int or number < 0 for number in (begin, end, *shape)):
             raise ValueError(f"shape or place of array {name!r} is no whole number")
         if begin != at or end - begin != math.prod(shape) * dtype.itemsize:

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,22 +65,24 @@ def _extra(module: str, extra: str) -> Finding:
     return Finding(module, "present" if found else f"absent (pip install 'medapps[{extra}]')")
 
 
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _cores() -> Finding:
     import psutil
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     busy = psutil.cpu_percent(0.2)
     problem = None
     if busy > 80:
         problem = f"They are {busy:.0f} % busy with other work; training will take longer."
-    return Finding("cores", str(usable), problem)
+    return Finding("cores", str(_usable_cores()), problem)
 
 
 def _blas() -> Finding:
     import torch
 
-    threads = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+    threads, cores = torch.get_num_threads(), _usable_cores()
     problem = None
     if threads > cores:
         problem = f"More threads than cores: export OMP_NUM_THREADS={cores}"
@@ -140,24 +141,14 @@ def _device() -> Finding:
 
 
 def _store(workspace: Path) -> Finding:
-    from medapps.tracking import shown_uri, tracking_uri
+    from medapps.tracking import shown_uri, track, tracking_uri
 
-    where = shown_uri(tracking_uri(workspace))
-    return _attempt("MLflow store", where, lambda: _try_store(workspace))
-
-
-def _try_store(workspace: Path) -> None:
-    from medapps.tracking import track
-
-    with track(workspace, experiment="doctor", name="doctor") as run:
-        run.metric("ok", 1.0)
-    if run.offline:
-        raise MedappsError("It answers, but takes no numbers.", fix="See its own log.")
-
-
-def _attempt(name: str, value: str, action: Callable[[], None]) -> Finding:
+    where, problem = shown_uri(tracking_uri(workspace)), None
     try:
-        action()
+        with track(workspace, experiment="doctor", name="doctor") as run:
+            run.metric("ok", 1.0)
+        if run.offline:
+            problem = "It answers, but takes no numbers. See its own log."
     except MedappsError as error:
-        return Finding(name, value, str(error), fatal=True)
-    return Finding(name, value)
+        problem = str(error)
+    return Finding("MLflow store", where, problem, fatal=problem is not None)

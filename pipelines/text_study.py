@@ -29,7 +29,7 @@ from medapps.comparison.table import Row, compare
 from medapps.config import resolve
 from medapps.errors import Interrupted
 from medapps.report import Report
-from medapps.stages.text import evaluate_stage, train_stages
+from medapps.stages.text import Training, evaluate_stage
 from medapps.store import digest_of, write_text
 from medapps.text.config import METHODS, TextConfig, TextSettings
 from medapps.text.data import METRICS, read_task
@@ -97,10 +97,8 @@ def run(given: argparse.Namespace, notes: Path) -> None:
             for method in given.methods:
                 if all((seed, method, width) in done for width in widths_of(method, config)):
                     continue
-                folders = train_stages(
-                    runner, task, base, method, config,
-                    seed=seed, resume=True, progress=progress(), stop=stop,
-                )  # fmt: skip
+                training = Training(runner, task, base, config, seed, True, progress(), stop)
+                folders = training.folders(method)
                 for width in widths_of(method, config):
                     if (seed, method, width) not in done:
                         made = evaluate_stage(runner, task, folders[width], width, method)

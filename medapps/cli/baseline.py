@@ -37,8 +37,7 @@ def baseline(
 ) -> Result:
     """Make a small model without MED: trained alone, extracted, projected or distilled."""
     settings = job.settings()
-    from medapps.cli.progress import training_bar
-    from medapps.cli.tables import facts
+    from medapps.cli.tables import facts, training_bar
     from medapps.stages import Baseline, baseline_stage, graph_stage
     from medapps.stages.find import find_graph
     from medapps.train.session import Session

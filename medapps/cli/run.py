@@ -59,7 +59,7 @@ def run_settings(
 ) -> Result:
     """Run a study and show its table."""
     from medapps.cli.compare import tables
-    from medapps.cli.progress import training_bar
+    from medapps.cli.tables import training_bar
     from medapps.comparison.write import copy_files
     from medapps.study.plan import quick as reduced
     from medapps.study.plan import shifted

@@ -1,14 +1,20 @@
-"""Results as people read them."""
+"""What people see: results as tables, and how far a training is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+
+from medapps.cli.common import Job
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from medapps.train.session import Progress as Now
 
 
 def facts(values: Mapping[str, Any]) -> Table:
@@ -41,3 +47,41 @@ def cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(cell(part) for part in value)
     return str(value)
+
+
+@contextmanager
+def progress_bar(
+    job: Job, *more: ProgressColumn
+) -> Iterator[Callable[[float, int, str, str], None]]:
+    """A bar on standard error that is told steps done, steps in all, title and note.
+
+    It disappears when the work ends, and is not there with -q.
+    """
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        TimeElapsedColumn(),
+        *more,
+    )
+    with Progress(*columns, console=job.console, transient=True, disable=job.quiet) as bar:
+        line = bar.add_task("training", total=None, note="")
+
+        def show(done: float, total: int, title: str, note: str) -> None:
+            bar.update(line, completed=done, total=total, description=title, note=note)
+
+        yield show
+
+
+@contextmanager
+def training_bar(job: Job) -> Iterator[Callable[[Now], None]]:
+    """Draws a training: epoch, loss, triples per second and the time left."""
+    with progress_bar(job) as show:
+
+        def told(now: Now) -> None:
+            title = f"{now.part} epoch {int(now.epoch)} of {now.epochs}".lstrip()
+            left = f"{now.seconds_left:,.0f} s left" if now.seconds_left is not None else ""
+            note = f"loss {now.loss:.4f}  {now.triples_per_second:,.0f} triples/s  {left}"
+            show(now.epoch, now.epochs, title, note)
+
+        yield told

@@ -53,7 +53,7 @@ def train(
     """Fine-tune on a task; by med and hat one training holds every width."""
     config = _config(job)
     from medapps.cli.tables import facts
-    from medapps.stages.text import train_stages
+    from medapps.stages.text import Training
     from medapps.text.data import read_task
     from medapps.text.model import find_base
 
@@ -61,10 +61,8 @@ def train(
     read = read_task(_tasks(data), task)
     job.say(f"{task}: {len(read.train):,} sentences to learn from, {len(read.dev):,} to test")
     with job.stopping() as stop, _bar(job) as bar:
-        folders = train_stages(
-            job.runner, read, base, method, config,
-            seed=job.seed, resume=resume, progress=bar, stop=stop,
-        )  # fmt: skip
+        training = Training(job.runner, read, base, config, job.seed, resume, bar, stop)
+        folders = training.folders(method)
     values = {
         "artifact": folders[max(folders)],
         "task": task,
@@ -147,18 +145,15 @@ def _config(job: Job) -> TextConfig:
 
 @contextmanager
 def _bar(job: Job) -> Iterator[Progress]:
-    """Updates, loss, sentences per second and the time left; silent with -q."""
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    """Updates, loss, sentences per second and the time left."""
+    from rich.progress import TimeRemainingColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}")]
-    times = [TimeElapsedColumn(), TimeRemainingColumn()]
-    with Bar(*columns, *times, console=job.console, transient=True, disable=job.quiet) as bar:
-        line = bar.add_task("training", total=None, note="")
+    from medapps.cli.tables import progress_bar
 
-        def show(step: int, steps: int, loss: float, speed: float) -> None:
+    with progress_bar(job, TimeRemainingColumn()) as show:
+
+        def told(step: int, steps: int, loss: float, speed: float) -> None:
             note = f"loss {loss:.4f}  {speed:,.0f} sentences/s"
-            title = f"update {step} of {steps}"
-            bar.update(line, total=steps, completed=step, description=title, note=note)
+            show(step, steps, f"update {step} of {steps}", note)
 
-        yield show
+        yield told

@@ -46,8 +46,7 @@ def train(
 ) -> Result:
     """Train one croppable embedding; every prefix in --dims is a model of its own."""
     settings = job.settings()
-    from medapps.cli.progress import training_bar
-    from medapps.cli.tables import facts
+    from medapps.cli.tables import facts, training_bar
     from medapps.config import show_bytes
     from medapps.stages import graph_stage, train_stage
     from medapps.stages.train import process_group

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from medapps.stages.baseline import Baseline, baseline_stage
 from medapps.stages.crop import crop_stage
 from medapps.stages.find import Vectors, control_vectors, crop_vectors, no_vectors
 from medapps.stages.graph import graph_stage, split_stage
@@ -15,7 +14,7 @@ from medapps.stages.tasks import (
     recommend_stage,
     reference_stage,
 )
-from medapps.stages.train import train_stage
+from medapps.stages.train import Baseline, baseline_stage, train_stage
 
 __all__ = [
     "Baseline",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,114 +26,90 @@ from medapps.tracking import Run
 FILES = {"safetensors": "model.safetensors", "onnx": "model.int8.onnx"}
 
 
-def train_stages(
-    runner: Runner,
-    task: TextTask,
-    base: Base,
-    method: str,
-    config: TextConfig,
-    *,
-    seed: int = 0,
-    resume: bool = False,
-    progress: Progress | None = None,
-    stop: Callable[[], int] | None = None,
-) -> dict[int, Path]:
-    """Train what a method needs; the folder that holds each width."""
-    if method not in METHODS:
-        raise MedappsError(
-            f"There is no method {method!r} on text.", fix=f"Take one of {', '.join(METHODS)}."
-        )
+@dataclass(frozen=True)
+class Training:
+    """Trainings on one task: what they start from, and who follows them."""
 
-    def one(kind: str, widths: tuple[int, ...], teacher: Path | None = None) -> Path:
-        return _train_stage(
-            runner, task, base, kind, widths, config,
-            seed=seed, teacher=teacher, resume=resume, progress=progress, stop=stop,
-        )  # fmt: skip
+    runner: Runner
+    task: TextTask
+    base: Base
+    config: TextConfig
+    seed: int = 0
+    resume: bool = False
+    progress: Progress | None = None
+    stop: Callable[[], int] | None = None
 
-    if method in ONCE:
-        folder = one(method, config.widths)
-        return dict.fromkeys(config.widths, folder)
-    if method == "dt":
-        return {width: one("dt", (width,)) for width in reversed(config.widths)}
-    full = config.widths[-1]
-    teacher = one("dt", (full,))  # also what ext cuts
-    if method == "ext":
-        return dict.fromkeys(config.widths, teacher)
-    return {width: one(method, (width,), teacher) for width in reversed(config.widths[:-1])}
-
-
-def _train_stage(
-    runner: Runner,
-    task: TextTask,
-    base: Base,
-    method: str,
-    widths: tuple[int, ...],
-    config: TextConfig,
-    *,
-    seed: int,
-    teacher: Path | None,
-    resume: bool,
-    progress: Progress | None,
-    stop: Callable[[], int] | None,
-) -> Path:
-    """One training."""
-    words = ",".join(map(str, widths))
-    parents = {"base": base.digest, "train": task.digests["train"]}
-    above = TextModel.load(teacher) if teacher is not None else None
-    if above is not None and above.manifest is not None:
-        parents["teacher"] = above.manifest.digest
-    stage = Stage(
-        "text",
-        KIND,
-        config.recipe(method, widths) | {"seed": seed},
-        parents,
-        f"{task.data}-{task.name}",
-        f"{method}/{words}/text/{seed}",
-        {"method": method, "dim": words, "task": "text-train", "data": task.data, "seed": seed},
-    )
-    checkpoint = _checkpoint(runner, stage, resume)
-
-    def make(run: Run, folder: Path) -> Path:
-        run.dataset(task.train.head(100), task.name, task.digests["train"], task.data)
-        net, tokenizer = base.start(task, seed, config.order)
-        for width in widths:
-            narrowed(net.config, width)  # a wrong one is said before any work
-        if method in EACH and widths[-1] != net.config.hidden_size:
-            net = submodel(net, widths[-1])
-        elif widths[-1] != net.config.hidden_size:
+    def folders(self, method: str) -> dict[int, Path]:
+        """Train what a method needs; the folder that holds each width."""
+        widths = self.config.widths
+        if method not in METHODS:
             raise MedappsError(
-                f"The largest width must be the model's, {net.config.hidden_size}.",
-                fix=f"--widths {words},{net.config.hidden_size}",
+                f"There is no method {method!r} on text.", fix=f"Take one of {', '.join(METHODS)}."
             )
-        data = encode(tokenizer, task.train, task.labels(task.train), config.max_length)
-        lessons = None if above is None else teach(above.net, data, patient=method == "pkd")
-        seconds = train(
-            net, widths, method, data, config, seed=seed, lessons=lessons, run=run,
-            checkpoint=checkpoint, resume=resume, progress=progress, stop=stop,
-        )  # fmt: skip
-        run.metric("train_seconds", seconds)
-        about: dict[str, Any] = {
-            "task": task.name,
-            "data": task.data,
-            "method": method,
-            "widths": list(widths),
-            "seed": seed,
-            "classes": list(task.classes),
-            "texts": list(task.texts),
-            "max_length": config.max_length,
-            "train_seconds": seconds + (above.about["train_seconds"] if above else 0.0),
-        }
-        made = TextModel(net, tokenizer, about)
-        made.save(folder, stage.provenance(run=run.id))
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        return folder
+        if method in ONCE:
+            return dict.fromkeys(widths, self._train(method, widths))
+        if method == "dt":
+            return {width: self._train("dt", (width,)) for width in reversed(widths)}
+        teacher = self._train("dt", widths[-1:])  # also what ext cuts
+        if method == "ext":
+            return dict.fromkeys(widths, teacher)
+        return {width: self._train(method, (width,), teacher) for width in reversed(widths[:-1])}
 
-    return run_stage(runner, stage, make, lambda folder: folder)[1]
+    def _train(self, method: str, widths: tuple[int, ...], teacher: Path | None = None) -> Path:
+        """One training as a stage."""
+        task, config, seed = self.task, self.config, self.seed
+        words = ",".join(map(str, widths))
+        parents = {"base": self.base.digest, "train": task.digests["train"]}
+        above = TextModel.load(teacher) if teacher is not None else None
+        if above is not None and above.manifest is not None:
+            parents["teacher"] = above.manifest.digest
+        stage = Stage(
+            "text",
+            KIND,
+            config.recipe(method, widths) | {"seed": seed},
+            parents,
+            f"{task.data}-{task.name}",
+            f"{method}/{words}/text/{seed}",
+            {"method": method, "dim": words, "task": "text-train", "data": task.data, "seed": seed},
+        )
+        kept = self.runner.kept(stage) is not None  # what is finished needs no state
+        checkpoint = ready_checkpoints(self.runner, stage, self.resume or kept)
 
+        def make(run: Run, folder: Path) -> Path:
+            run.dataset(task.train.head(100), task.name, task.digests["train"], task.data)
+            net, tokenizer = self.base.start(task, seed, config.order)
+            for width in widths:
+                narrowed(net.config, width)  # a wrong one is said before any work
+            if method in EACH and widths[-1] != net.config.hidden_size:
+                net = submodel(net, widths[-1])
+            elif widths[-1] != net.config.hidden_size:
+                raise MedappsError(
+                    f"The largest width must be the model's, {net.config.hidden_size}.",
+                    fix=f"--widths {words},{net.config.hidden_size}",
+                )
+            data = encode(tokenizer, task.train, task.labels(task.train), config.max_length)
+            lessons = None if above is None else teach(above.net, data, patient=method == "pkd")
+            seconds = train(
+                net, widths, method, data, config, seed=seed, lessons=lessons, run=run,
+                checkpoint=checkpoint, resume=self.resume, progress=self.progress, stop=self.stop,
+            )  # fmt: skip
+            run.metric("train_seconds", seconds)
+            about: dict[str, Any] = {
+                "task": task.name,
+                "data": task.data,
+                "method": method,
+                "widths": list(widths),
+                "seed": seed,
+                "classes": list(task.classes),
+                "texts": list(task.texts),
+                "max_length": config.max_length,
+                "train_seconds": seconds + (above.about["train_seconds"] if above else 0.0),
+            }
+            TextModel(net, tokenizer, about).save(folder, stage.provenance(run=run.id))
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            return folder
 
-def _checkpoint(runner: Runner, stage: Stage, resume: bool) -> Path:
-    """Where its state is kept; what is finished needs none."""
-    return ready_checkpoints(runner, stage, resume or runner.kept(stage) is not None)
+        return run_stage(self.runner, stage, make, lambda folder: folder)[1]
 
 
 def evaluate_stage(
@@ -158,8 +135,7 @@ def evaluate_stage(
         report = report_of(model, task, width, method)
         with run.results_first(task.metrics):
             run.metrics(report.metrics | report.cost)
-        report.save(to, stage.provenance())
-        return report
+        return report.save(to, stage.provenance())
 
     return run_stage(runner, stage, make, Report.load)
 

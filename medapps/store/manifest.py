@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from medapps import __version__
 
@@ -44,26 +44,20 @@ class Manifest:
     seal: str = ""
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "format_version": (int,),
-    "about": (dict,),
-    "config": (dict,),
-    "parents": (dict,),
-    "metrics": (dict,),
-    "files": (dict,),
-    "seconds": (int, float),
-    "bytes": (int,),
-    "created": (str,),
-    "medapps_version": (str,),
-    "digest": (str,),
-    "seal": (str,),
+def _types(hint: Any) -> tuple[type, ...]:
+    """The types that a value may have in JSON."""
+    kind = get_origin(hint) or hint
+    return (int, float) if kind is float else (kind,)
+
+
+_HINTS = get_type_hints(Manifest)
+_TYPES = {name: _types(hint) for name, hint in _HINTS.items()}
+_WITHIN = {
+    name: _types(inner)
+    for name, hint in _HINTS.items()
+    if (inner := next(iter(get_args(hint)[1:]), Any)) is not Any
 }
-_WITHIN: dict[str, tuple[type, ...]] = {
-    "parents": (str,),
-    "metrics": (int, float),
-    "files": (dict,),
-}
+"""What the values of a mapping may be, where it matters."""
 
 
 def parse_manifest(text: str) -> Manifest:
