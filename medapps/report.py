@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +53,8 @@ class Report:
             draft.arrays("units.safetensors", self.units)
             for name, table in self.tables.items():
                 draft.table(f"{name}.parquet", table)
-            draft.about = {
-                "task": self.task,
-                "method": self.method,
-                "dim": self.dim,
-                "data": self.data,
-                "seeds": list(self.seeds),
-                "by_seed": self.by_seed,
-                "unit_digest": self.unit_digest,
-                "cost": self.cost,
-                "tables": sorted(self.tables),
-                "details": self.details,
-            }
+            plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "units"}
+            draft.about = plain | {"tables": sorted(self.tables)}
             draft.metrics = self.metrics
         return self
 

@@ -26,19 +26,12 @@ def synth(
     """Write a synthetic social graph with labels, purchases and the latents that caused them."""
     from medapps.cli.tables import facts
     from medapps.graph.synth import synthesize
-    from medapps.tracking import track
+    from medapps.stages import Stage
 
+    name = out.resolve().name
     params = {"preset": preset, "users": users, "seed": job.seed}
-    with track(
-        job.root,
-        experiment=out.resolve().name,
-        name=f"synth {preset}",
-        params=params,
-        tags={"task": "synth", "data": out.resolve().name},
-        say=job.say,
-        enabled=job.tracked,
-    ) as run:
-        job.runner.on_run(run)
+    tags = {"task": "synth", "data": name}
+    with job.runner.run(Stage("synth", "data", params, {}, name, f"synth {preset}", tags)) as run:
         made = synthesize(out, preset, users, job.seed, force=job.force)
         run.artifact(out / "manifest.json")
     values = {

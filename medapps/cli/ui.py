@@ -69,11 +69,10 @@ def _addresses() -> list[str]:
     """The addresses of this machine."""
     import psutil
 
+    written = {socket.AF_INET: "{}", socket.AF_INET6: "[{}]"}
     found = [one for card in psutil.net_if_addrs().values() for one in card]
-    four = [one.address for one in found if one.family == socket.AF_INET]
-    six = [
-        f"[{one.address}]"
+    return [
+        written[one.family].format(one.address)
         for one in found
-        if one.family == socket.AF_INET6 and "%" not in one.address
+        if one.family in written and "%" not in one.address
     ]
-    return four + six

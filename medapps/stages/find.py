@@ -219,29 +219,22 @@ def find_source(
     if method != "med" and method not in BASELINES:
         known = ", ".join(["med", *BASELINES, *CONTROLS])
         raise MedappsError(f"There is no method {method!r}.", fix=f"Choose one of {known}.")
-    of = f" of {graph.name}" if graph else ""
     kg = graph.source if graph else "PATH"
-    wanted: dict[str, Any] = {"method": method}
     if method == "med":
-        folder = workspace.newest(
-            "embedding", **wanted | ({"graph_digest": graph.digest} if graph else {})
-        )
-        if folder is None:
-            raise MedappsError(
-                f"The workspace {workspace.root} holds no embedding{of}.",
-                fix=f"Train one: medapps train --kg {kg}",
-            )
-        return Embedding.load(folder)
-    wanted |= {"exported": None}  # not what devices got of it
-    wanted |= {"graph": graph.digest} if graph else {}
-    folder = workspace.newest("crop", **wanted | ({} if dim is None else {"dim": dim}))
-    if folder is None:
-        size = "" if dim is None else f" with dim {dim}"
-        raise MedappsError(
-            f"The workspace {workspace.root} holds no baseline {method!r}{of}{size}.",
-            fix=f"Make it: medapps baseline {method} --dim {dim or 10} --kg {kg}",
-        )
-    return load_crop(folder)
+        of_graph = {"graph_digest": graph.digest} if graph else {}
+        if folder := workspace.newest("embedding", method=method, **of_graph):
+            return Embedding.load(folder)
+        what, fix = "embedding", f"Train one: medapps train --kg {kg}"
+    else:
+        of_graph = {"graph": graph.digest} if graph else {}
+        size = {} if dim is None else {"dim": dim}
+        # not what devices got of it
+        if folder := workspace.newest("crop", method=method, exported=None, **of_graph, **size):
+            return load_crop(folder)
+        what = f"baseline {method!r}" + ("" if dim is None else f" with dim {dim}")
+        fix = f"Make it: medapps baseline {method} --dim {dim or 10} --kg {kg}"
+    of = f" of {graph.name}" if graph else ""
+    raise MedappsError(f"The workspace {workspace.root} holds no {what}{of}.", fix=fix)
 
 
 def find_ranked(

@@ -95,10 +95,10 @@ def _begin(
         client, experiment_id = connect(workspace, experiment, say)
         with store_errors(workspace):
             again = bool(reopen) and _reopened(client, str(reopen), experiment_id, tags)
-            made = reopen if again else None
-            made = (
-                made or client.create_run(experiment_id, run_name=name, tags=dict(tags)).info.run_id
-            )
+            run_id = str(reopen)
+            if not again:
+                begun = client.create_run(experiment_id, run_name=name, tags=dict(tags))
+                run_id = begun.info.run_id
     except MedappsError as error:
         if uri not in answered or is_local(workspace):
             raise
@@ -107,7 +107,7 @@ def _begin(
         run._send(lambda: None, {"experiment": experiment, "name": name, "tags": tags})
         return run, False
     answered.add(uri)
-    return MlflowRun(client, made, uri, workspace, say), again
+    return MlflowRun(client, run_id, uri, workspace, say), again
 
 
 def _reopened(
