@@ -44,7 +44,7 @@ NAMED = {
     ),
     "H hidden folders do not count": ("crop/test_cli.py", "test_hidden_folders_are_no_results"),
     "I all of a manifest is sealed": (
-        "test_store.py",
+        "store/test_reading.py",
         "test_nothing_that_a_manifest_states_can_be_edited",
     ),
     "J a killed registration": (
