@@ -19,7 +19,7 @@ from medapps.tracking.connection import (
     to_stderr,
     tracking_uri,
 )
-from medapps.tracking.run import NO_RUN, MlflowRun, Run
+from medapps.tracking.run import NO_RUN, Run
 from medapps.tracking.sqlite import identity
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def track(
             run._delete()
         else:
             run._end(status)
-            if isinstance(parent, MlflowRun):
+            if parent is not None and parent.id is not None:
                 parent.used = True
 
 
@@ -88,7 +88,7 @@ def _begin(
     tags: Mapping[str, str],
     reopen: str | None,
     say: Callable[[str], None],
-) -> tuple[MlflowRun, bool]:
+) -> tuple[Run, bool]:
     """A run, and whether it is an earlier one; kept in the workspace if the store fell silent."""
     uri = tracking_uri(workspace)
     try:
@@ -102,12 +102,12 @@ def _begin(
     except MedappsError as error:
         if uri not in answered or is_local(workspace):
             raise
-        run = MlflowRun(None, uuid.uuid4().hex, uri, workspace, say)
+        run = Run(uuid.uuid4().hex, None, uri, workspace, say)
         run._lost(error)
         run._send(lambda: None, {"experiment": experiment, "name": name, "tags": tags})
         return run, False
     answered.add(uri)
-    return MlflowRun(client, run_id, uri, workspace, say), again
+    return Run(run_id, client, uri, workspace, say), again
 
 
 def _reopened(
@@ -128,7 +128,7 @@ def _reopened(
     return True
 
 
-def _system_metrics(run_id: str, uri: str) -> Any:
+def _system_metrics(run_id: str | None, uri: str) -> Any:
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     monitor = SystemMetricsMonitor(run_id, tracking_uri=uri)

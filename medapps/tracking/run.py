@@ -60,78 +60,26 @@ class LoggedModel:
 
 
 class Run:
-    """A run that keeps nothing: the interface, and what `--no-track` uses."""
+    """A run of MLflow; one without an id keeps nothing, which is what `--no-track` uses."""
 
     id: str | None = None
     offline: Path | None = None
     """The file that keeps what the store did not take."""
 
-    def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Record one number."""
-
-    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Record several numbers of the same step."""
-        for name, value in values.items():
-            self.metric(name, value, step)
-
-    @contextmanager
-    def results_first(self, names: Sequence[str]) -> Iterator[None]:
-        """Keep numbers back until the block ends and record `names` before the others.
-
-        MLflow's comparison of runs begins with the metric that was recorded first.
-        """
-        yield
-
-    def params(self, values: Mapping[str, Any]) -> None:
-        """Record settings; nested ones get dotted names."""
-
-    def tag(self, key: str, value: object) -> None:
-        """Attach a searchable word."""
-
-    def describe(self, markdown: str) -> None:
-        """Set the description that the UI shows on the run's page."""
-
-    def artifact(self, path: Path, folder: str | None = None) -> None:
-        """Keep a copy of a file."""
-
-    def text(self, text: str, name: str) -> None:
-        """Keep a text as a file."""
-
-    def figure(self, figure: Figure, name: str) -> None:
-        """Keep a plot as PNG."""
-
-    def dataset(self, frame: pl.DataFrame, name: str, digest: str, source: str) -> None:
-        """Record that the run used a data set; `frame` may be its first rows."""
-
-    def model(self, model: LoggedModel) -> str | None:
-        """Log a model with the code of medapps; returns its models:/ address."""
-        return None
-
-    def register(
-        self, address: str, name: str, alias: str, description: str = "", **tags: str
-    ) -> str | None:
-        """Register a logged model under a name and move an alias to it; returns the version."""
-        return None
-
-
-NO_RUN = Run()
-
-
-class MlflowRun(Run):
     def __init__(
         self,
-        client: MlflowClient | None,
-        run_id: str,
-        uri: str,
-        workspace: Path,
-        say: Callable[[str], None],
+        run_id: str | None = None,
+        client: MlflowClient | None = None,
+        uri: str = "",
+        workspace: Path = Path(),
+        say: Callable[[str], None] = print,
     ) -> None:
-        self.id: str = run_id
+        self.id = run_id
         self.used = False
         """Whether it holds a number, or a run below it that does."""
         self._client: Any = client
         self._uri = uri
-        self._local = is_local(workspace)
+        self._local = run_id is not None and is_local(workspace)
         self._file = workspace / "offline" / f"{run_id}.jsonl"
         self._say = say
         self._pending: list[Any] = []
@@ -150,6 +98,8 @@ class MlflowRun(Run):
 
     def _send(self, call: Callable[[], Answer], *instead: Mapping[str, Any]) -> Answer | None:
         """Call MLflow, or keep `instead` in the workspace when it does not answer any more."""
+        if self.id is None:
+            return None
         if self.offline is None:
             try:
                 return call()
@@ -167,6 +117,9 @@ class MlflowRun(Run):
         return None
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record one number."""
+        if self.id is None:
+            return
         from mlflow.entities import Metric
 
         self.used = True
@@ -175,8 +128,17 @@ class MlflowRun(Run):
         if not self._held and time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self._flush()
 
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Record several numbers of the same step."""
+        for name, value in values.items():
+            self.metric(name, value, step)
+
     @contextmanager
     def results_first(self, names: Sequence[str]) -> Iterator[None]:
+        """Keep numbers back until the block ends and record `names` before the others.
+
+        MLflow's comparison of runs begins with the metric that was recorded first.
+        """
         rank = {name: place for place, name in enumerate(names)}
         self._held = True
         try:
@@ -198,54 +160,62 @@ class MlflowRun(Run):
         self._flushed = time.monotonic()
 
     def params(self, values: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
+        """Record settings; nested ones get dotted names."""
         plain = {key: str(value)[:_PARAM_LIMIT] for key, value in flat(values).items()}
-        params = [Param(key, value) for key, value in plain.items()]
 
         def send() -> None:
+            from mlflow.entities import Param
+
+            params = [Param(key, value) for key, value in plain.items()]
             for start in range(0, len(params), _BATCH_LIMIT):
                 self._client.log_batch(self.id, params=params[start : start + _BATCH_LIMIT])
 
         self._send(send, {"params": plain})
 
     def tag(self, key: str, value: object) -> None:
+        """Attach a searchable word."""
         self._send(
             lambda: self._client.set_tag(self.id, key, str(value)), {"tag": key, "value": value}
         )
 
     def describe(self, markdown: str) -> None:
+        """Set the description that the UI shows on the run's page."""
         self.tag("mlflow.note.content", markdown)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
+        """Keep a copy of a file."""
         self._send(lambda: self._client.log_artifact(self.id, str(path), folder), {"file": path})
 
     def text(self, text: str, name: str) -> None:
+        """Keep a text as a file."""
         self._send(lambda: self._client.log_text(self.id, text, name), {"text": text, "name": name})
 
     def figure(self, figure: Figure, name: str) -> None:
+        """Keep a plot as PNG."""
         self._send(lambda: self._client.log_figure(self.id, figure, name), {"figure": name})
 
     def dataset(self, frame: pl.DataFrame, name: str, digest: str, source: str) -> None:
-        from mlflow.data.polars_dataset import from_polars
-        from mlflow.entities import DatasetInput, InputTag
+        """Record that the run used a data set; `frame` may be its first rows."""
 
-        with warnings.catch_warnings():  # a local path has two equal interpretations
-            warnings.simplefilter("ignore", UserWarning)
-            data = from_polars(frame, source=source, name=name, digest=digest[:36])
-        tags = [InputTag("mlflow.data.context", "training")]
-        entity = data._to_mlflow_entity()
-        self._send(
-            lambda: self._client.log_inputs(self.id, [DatasetInput(entity, tags)]),
-            {"dataset": name, "digest": digest, "source": source},
-        )
+        def send() -> None:
+            from mlflow.data.polars_dataset import from_polars
+            from mlflow.entities import DatasetInput, InputTag
+
+            with warnings.catch_warnings():  # a local path has two equal interpretations
+                warnings.simplefilter("ignore", UserWarning)
+                data = from_polars(frame, source=source, name=name, digest=digest[:36])
+            tags = [InputTag("mlflow.data.context", "training")]
+            self._client.log_inputs(self.id, [DatasetInput(data._to_mlflow_entity(), tags)])
+
+        self._send(send, {"dataset": name, "digest": digest, "source": source})
 
     def model(self, model: LoggedModel) -> str | None:
-        import mlflow
-
+        """Log a model with the code of medapps; returns its models:/ address."""
         places = {key: path.resolve().as_uri() for key, path in model.artifacts.items()}
 
         def send() -> str:
+            import mlflow
+
             with self._fluent(), warnings.catch_warnings():  # on integers with missing values
                 warnings.simplefilter("ignore", UserWarning)
                 info = mlflow.pyfunc.log_model(
@@ -264,9 +234,11 @@ class MlflowRun(Run):
     def register(
         self, address: str, name: str, alias: str, description: str = "", **tags: str
     ) -> str | None:
-        import mlflow
+        """Register a logged model under a name and move an alias to it; returns the version."""
 
         def send() -> str:
+            import mlflow
+
             with self._fluent():
                 made = str(mlflow.register_model(address, name, tags=tags).version)
             self._client.update_model_version(name, made, description)
@@ -297,3 +269,6 @@ class MlflowRun(Run):
                 yield
         finally:
             mlflow.set_tracking_uri(before)  # type: ignore[arg-type]  # None forgets it
+
+
+NO_RUN = Run()

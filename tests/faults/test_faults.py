@@ -23,11 +23,11 @@ NAMED = {
         "test_an_output_is_no_input_and_replaces_nothing_unasked",
     ),
     "C a moved workspace writes into its new place": (
-        "test_tracking.py",
+        "tracking/test_stores.py",
         "test_a_moved_or_copied_workspace_keeps_its_files_with_it",
     ),
     "D a tracking server that dies": (
-        "test_tracking.py",
+        "tracking/test_runs.py",
         "test_work_goes_on_and_keeps_its_numbers_when_the_server_dies",
     ),
     "E NaN never ranks first": (
