@@ -91,5 +91,9 @@ class StudyConfig(Config):
     """Link prediction ranks among so many sampled entities; null among all."""
     limit: Count | None = None
     """At most this many test triples are ranked; null ranks all."""
+    register: bool = False
+    """Keep what the first training of MED yields and register it in MLflow, for `medapps serve`:
+    labellers, recommenders, and crops of the tiers.
+    """
     quick: dict[str, Any] = Field(default_factory=dict)
     """Settings of `--quick` that differ from its tiny budget: section.key to value."""

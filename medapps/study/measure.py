@@ -8,6 +8,7 @@ from pathlib import Path
 
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
+from medapps.crop.select import Choice
 from medapps.errors import Interrupted, MedappsError
 from medapps.evaluate.link_prediction import RankOptions
 from medapps.graph.graph import Graph
@@ -21,6 +22,7 @@ from medapps.stages import (
     Vectors,
     baseline_stage,
     control_vectors,
+    crop_stage,
     crop_vectors,
     label_stage,
     no_vectors,
@@ -84,6 +86,17 @@ class Measuring:
                         out += self._measure(task, method, seed)
         return out
 
+    def crops(self) -> None:
+        """Register what devices carry of the first training."""
+        study, config = self.settings.study, self.settings.crop
+        first = self.made.get(("med", 0, study.seeds[0]))
+        if not study.register or not isinstance(first, Embedding):
+            return
+        for name, tier in config.tiers.items():
+            if tier.dim in first.dims:
+                choice = Choice(tier.dim, config.dtype or tier.dtype, name)
+                crop_stage(self.runner, first, choice, config)
+
     def _measure(self, task: StudyTask, method: str, seed: int) -> Iterator[Path]:
         dims = dims_of(self.settings, task, method)
         if task.task == "rank":
@@ -133,7 +146,13 @@ class Measuring:
         if stem == "interactions":
             split = find_split(self.runner.workspace, self.graph, table)
             split = split or split_stage(self.runner, table, self.settings.split)
-        return TaskInputs(vectors, table, self.graph.name, seeds, keep_model=False, split=split)
+        keep = self._is_kept(vectors)
+        return TaskInputs(vectors, table, self.graph.name, seeds, keep_model=keep, split=split)
+
+    def _is_kept(self, vectors: Vectors) -> bool:
+        """Whether what these vectors train is registered."""
+        study, origin = self.settings.study, vectors.origin
+        return study.register and (origin.method, origin.seed) == ("med", study.seeds[0])
 
     def _vectors(self, method: str, dim: int, seed: int) -> Vectors:
         if method in CONTROLS:

@@ -100,7 +100,9 @@ def _run_on(measuring: Measuring) -> tuple[Comparison, Path, str | None]:
             return run
 
         under = runner.under(parent)
-        found = replace(measuring, runner=under).all()
+        tracked = replace(measuring, runner=under)
+        found = tracked.all()
+        tracked.crops()
         tiers = {tier.dim: name for name, tier in settings.crop.tiers.items()}
         table, folder = compare_stage(
             under,
