@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ _BLOCK = 1 << 18
 _GATHER = 1 << 14
 _FENCE = 128
 _WIDEST_FENCE = 256
+_FEW = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,6 +292,10 @@ def _running(lengths: np.ndarray) -> np.ndarray:
 
 def _series(offsets: np.ndarray, text: np.ndarray) -> pl.Series:
     """A string series from offsets and bytes."""
+    if len(offsets) <= _FEW:  # a query of polars has its price
+        whole, cuts = text.tobytes(), offsets.tolist()
+        few = [whole[a:b].decode() for a, b in pairwise(cuts)]
+        return pl.Series("name", few, dtype=pl.String)
     parts = [pl.Series("name", [], dtype=pl.String)]
     for start in range(0, len(offsets) - 1, _BLOCK):
         cuts = offsets[start : start + _BLOCK + 1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -52,8 +53,13 @@ class Mixture:
 
     def parts(self, purchases: csr_matrix) -> list[Scores]:
         """Scores of each part in `weights.names` for users who have these purchases."""
-        made = bind(self, purchases)
+        made = self._own if purchases is self.train else bind(self, purchases)
         return [made[name] for name in self.weights.names]
+
+    @cached_property
+    def _own(self) -> dict[str, Scores]:
+        """Those of the users of the training, kept: a server asks for one list after another."""
+        return bind(self, self.train)
 
     def recommend(
         self, users: np.ndarray, purchases: csr_matrix, k: int = 10

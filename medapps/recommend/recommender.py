@@ -84,7 +84,7 @@ class Recommender:
                 "has_purchases": np.repeat(bought, k),
             }
         )
-        return table.filter(pl.Series(flat >= 0))
+        return table if (flat >= 0).all() else table.filter(pl.Series(flat >= 0))
 
     def _lists(self, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Lists of rows of users; strangers (-1) share the list of what is popular."""
@@ -92,8 +92,9 @@ class Recommender:
         scores = np.empty((len(rows), k), np.float32)
         known = rows >= 0
         ids[known], scores[known] = self.model.recommend(rows[known], self.purchases, k)
-        order = np.argsort(-self.model.popularity, kind="stable")[:k]
-        ids[~known], scores[~known] = order, self.model.popularity[order]
+        if not known.all():
+            order = np.argsort(-self.model.popularity, kind="stable")[:k]
+            ids[~known], scores[~known] = order, self.model.popularity[order]
         return ids, scores
 
     def why(self, recommended: pl.DataFrame, count: int = REASONS) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medapps.model.rule import ScoreSpec
+from medapps.model.rule import EPSILON, ScoreSpec
 from medapps.model.rules import RULES, make_scorer
 from medapps.recommend.parts.service import Service
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from medapps.model.rule import Scorer
 
+FLOOR = np.float32(1e-4)
+"""Least square of a distance: smaller ones are rounding, as in the kernel."""
 TILE = 4096
 """Items that are scored at a time, so that the steps of a score stay in the cache."""
 
@@ -41,20 +43,45 @@ class GraphScore:
 
     def scores(self, users: np.ndarray) -> np.ndarray:
         """float32 (len(users), items); an item that the graph does not know has the least score."""
+        out = np.empty((len(users), len(self.items)), np.float32)
+        if self.spec.scorer == "transe":
+            self._euclidean(users, out)
+        else:
+            self._by_kernel(users, out)
+        if not self.known_items.all():
+            out[:, ~self.known_items] = out.min(axis=1, keepdims=True)
+        out[~self.known_users[users]] = 0
+        return out
+
+    def _euclidean(self, users: np.ndarray, out: np.ndarray) -> None:
+        """What TransE's kernel computes, without torch: a server has no other use for it."""
+        query = self.users[users] + self.relation
+        own = np.einsum("ij,ij->i", query, query)[:, None] + np.float32(EPSILON)
+        for begin in range(0, len(self.items), TILE):
+            part = slice(begin, begin + TILE)
+            square = (-2 * query) @ self.items[part].T
+            square += self._squares[part]
+            square += own
+            np.sqrt(np.maximum(square, FLOOR, out=square), out=square)
+            square *= -self.spec.scale
+            out[:, part] = square
+        out += np.float32(self.spec.margin)
+
+    @cached_property
+    def _squares(self) -> np.ndarray:
+        """(items,) squared lengths."""
+        return np.einsum("ij,ij->i", self.items, self.items)
+
+    def _by_kernel(self, users: np.ndarray, out: np.ndarray) -> None:
         import torch
 
         query = self.queries(users)
-        out = np.empty((len(users), len(self.items)), np.float32)
         for begin in range(0, len(self.items), TILE):
             items = torch.from_numpy(self.items[begin : begin + TILE])
             distance = torch.empty(1, len(users), len(items))
             self.scorer.pairs(query, items, (0, items.shape[1]), distance)
             view = torch.from_numpy(out)[:, begin : begin + TILE]
             torch.mul(distance[0], -self.spec.scale, out=view).add_(self.spec.margin)
-        if not self.known_items.all():
-            out[:, ~self.known_items] = out.min(axis=1, keepdims=True)
-        out[~self.known_users[users]] = 0
-        return out
 
     def queries(self, users: np.ndarray) -> torch.Tensor:
         """(len(users), query width): where `takes` leads from each user."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.sparse import csr_matrix, diags
-from sklearn.utils.extmath import randomized_svd
 
 from medapps.recommend.parts.low_rank import LowRank
 
@@ -78,6 +77,8 @@ def decompose(
     train: csr_matrix, user_power: float, item_power: float, seed: int = 0
 ) -> Decomposition:
     """The main directions of the purchases, weighed by how many a user and an item has."""
+    from sklearn.utils.extmath import randomized_svd  # a server does not need so much memory
+
     users = np.maximum(np.diff(train.indptr), 1.0) ** -user_power
     bought = np.bincount(train.indices, minlength=train.shape[1])
     items = (np.maximum(bought, 1.0) ** -item_power).astype(np.float32)
