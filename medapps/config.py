@@ -157,9 +157,12 @@ def resolve(
     file: Path | None = None,
     sets: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
+    base: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Merge file < sets < flags; `flags` maps dotted keys to values, None means "not given"."""
-    values: dict[str, Any] = model.merged({}, read_yaml(file)) if file else {}
+    """Merge base < file < sets < flags; `flags` maps dotted keys to values, None means "not
+    given", and `base` stands in the place of defaults.
+    """
+    values: dict[str, Any] = model.merged(base or {}, read_yaml(file) if file else {})
     for item in sets:
         key, text = split_set(item)
         values = model.merged(values, nested(key, parse_yaml(text, f"--set {key}")))

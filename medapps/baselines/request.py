@@ -63,6 +63,8 @@ def crop_of(request: BaselineRequest, made: Made) -> Crop:
         "source": graph.source,
         "graph": graph.digest,
         "seed": request.session.seed,
+        "epochs": request.train.epochs,
+        "triples_seen": request.train.epochs * len(graph.train),
         "own_seconds": made.seconds,
         "teacher_seconds": before,
         "train_seconds": made.seconds + before,

@@ -34,16 +34,27 @@ def baseline(
         Path | None,
         typer.Option("--kg", help="Triples: a file or a dataset folder; else the newest graph."),
     ] = None,
+    embedding: Annotated[
+        Path | None,
+        typer.Option(help="Train as this embedding was trained; else as the newest of the graph."),
+    ] = None,
 ) -> Result:
     """Make a small model without MED: trained alone, extracted, projected or distilled."""
-    settings = job.settings()
     from medapps.cli.tables import facts, training_bar
+    from medapps.config import resolve
+    from medapps.settings import Settings
     from medapps.stages import Baseline, baseline_stage, graph_stage
-    from medapps.stages.find import find_graph
+    from medapps.stages.find import find_graph, trained_as
     from medapps.train.session import Session
 
-    graph = graph_stage(job.runner, kg, settings)[0] if kg else find_graph(job.workspace)
+    given = resolve(Settings, file=job.config, sets=job.sets or (), flags=job.flags)
+    graph = graph_stage(job.runner, kg, given)[0] if kg else find_graph(job.workspace, embedding)
+    like = trained_as(job.workspace, graph, given.train, embedding)
+    settings = job.settings(base={"train": like[1]} if like else None)
     job.say(f"{graph.name}: {len(graph.entities):,} entities, {len(graph.train):,} triples")
+    if like:
+        epochs = settings.train.epochs
+        job.say(f"Trained as {like[0]} was, where no setting says otherwise: {epochs} epochs.")
     with job.stopping() as stop, training_bar(job) as bar:
         asked = Baseline(name, dim, settings.baseline, settings.train)
         session = Session(job.seed, progress=bar, stop=stop)
@@ -53,6 +64,7 @@ def baseline(
         "artifact": folder,
         "method": crop.method,
         "dim": crop.dim,
+        "settings_of": like and like[0],
         **{key: crop.about[key] for key in kept if key in crop.about},
     }
     after = f"Next: medapps label, recommend --method {name}."

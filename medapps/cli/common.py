@@ -167,17 +167,28 @@ class Job:
 
         return {split_set(item)[0] for item in self.sets or ()}
 
-    def settings(self, change: Callable[[Settings], Settings] | None = None) -> Settings:
-        """The resolved configuration; `change` has the last word."""
+    def settings(
+        self,
+        change: Callable[[Settings], Settings] | None = None,
+        base: Mapping[str, Any] | None = None,
+    ) -> Settings:
+        """The resolved configuration; `base` is in the place of defaults, and `change` has the last
+        word.
+        """
         from medapps.settings import Settings
 
-        return self.resolved(Settings, change)
+        return self.resolved(Settings, change, base)
 
-    def resolved(self, model: type[Model], change: Callable[[Model], Model] | None = None) -> Model:
+    def resolved(
+        self,
+        model: type[Model],
+        change: Callable[[Model], Model] | None = None,
+        base: Mapping[str, Any] | None = None,
+    ) -> Model:
         """The configuration by a model of its sections; with --dump-config the command ends."""
         from medapps.config import dump_yaml, resolve
 
-        found = resolve(model, file=self.config, sets=self.sets or (), flags=self.flags)
+        found = resolve(model, file=self.config, sets=self.sets or (), flags=self.flags, base=base)
         if change is not None:
             found = change(found)
         if self.dump_config:

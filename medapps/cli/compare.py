@@ -49,15 +49,21 @@ def compare(
     if out is not None:
         copy_files(folder, out, force=job.force)
         where = out
-    values = {"artifact": where, "reference": reference, "rows": table.plain()}
+    values = {
+        "artifact": where,
+        "reference": reference,
+        "notes": list(table.notes),
+        "rows": table.plain(),
+    }
     return Result(values, [*tables(table), f"Table and plots: {where}"])
 
 
-def tables(comparison: Comparison) -> list[Table]:
-    """Each task as a table for the terminal."""
+def tables(comparison: Comparison) -> list[Table | str]:
+    """Each task as a table for the terminal, and where methods had not the same to learn from."""
     from medapps.comparison.grid import grids
 
-    return [_table(grid, comparison.reference) for grid in grids(comparison)]
+    found = [_table(grid, comparison.reference) for grid in grids(comparison)]
+    return [*found, *(f"Note: {note}" for note in comparison.notes)]
 
 
 def _table(grid: Grid, reference: str) -> Table:

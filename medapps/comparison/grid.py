@@ -133,6 +133,7 @@ def markdown(comparison: Comparison) -> str:
         if any(line.first.seeds == 1 for line in grid.lines):
             lines += ["", ONE_RUN]
         parts.append("\n".join(lines))
+    parts += comparison.notes
     return "\n\n".join(parts) + "\n"
 
 

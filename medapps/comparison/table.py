@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from medapps.comparison.gather import Group, Place, gather
+from medapps.comparison.notes import unequal
 from medapps.errors import MedappsError
 from medapps.evaluate.metrics import LOWER_IS_BETTER
 from medapps.evaluate.statistics import (
@@ -76,6 +77,8 @@ class Comparison:
 
     rows: tuple[Row, ...]
     reference: str
+    notes: tuple[str, ...] = ()
+    """Where budgets, graphs or splits of what is compared differ."""
 
     def frame(self) -> pl.DataFrame:
         """One line per row."""
@@ -130,7 +133,7 @@ def compare(
                 if all(metric in report.by_seed for report in group.reports)
             ]
             rows += _column(entries, metric, dim, tiers.get(dim, str(dim)), reference, level)
-    return Comparison(tuple(_with_kept(rows)), reference)
+    return Comparison(tuple(_with_kept(rows)), reference, unequal(groups, reference))
 
 
 def _with_kept(rows: list[Row]) -> Iterator[Row]:

@@ -35,7 +35,11 @@ def write_files(comparison: Comparison, folder: Path) -> None:
     """The table as comparison.md, .csv and .json, and every figure as PNG."""
     (folder / "comparison.md").write_text(markdown(comparison))
     comparison.frame().write_csv(folder / "comparison.csv")
-    values = {"reference": comparison.reference, "rows": comparison.plain()}
+    values = {
+        "reference": comparison.reference,
+        "notes": comparison.notes,
+        "rows": comparison.plain(),
+    }
     (folder / "comparison.json").write_text(json.dumps(values, indent=1))
     for name, figure in figures(comparison):
         figure.savefig(folder / name, dpi=130)
@@ -58,7 +62,8 @@ def load_comparison(folder: Path) -> Comparison:
     """Read a saved comparison back."""
     read_manifest(folder, kind=KIND)
     values = json.loads((Path(folder) / "comparison.json").read_text())
-    return Comparison(tuple(Row(**row) for row in values["rows"]), values["reference"])
+    rows = tuple(Row(**row) for row in values["rows"])
+    return Comparison(rows, values["reference"], tuple(values["notes"]))
 
 
 def copy_files(folder: Path, out: Path, *, force: bool = False) -> list[Path]:

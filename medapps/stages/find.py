@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -23,6 +23,9 @@ from medapps.graph.tables import regular_file
 from medapps.methods import BASELINES, CONTROLS
 from medapps.report import Report
 from medapps.store import Workspace, digest_of, file_digest, read_manifest
+
+if TYPE_CHECKING:
+    from medapps.train.config import MedConfig
 
 LATENTS = "latents.parquet"
 
@@ -40,6 +43,8 @@ class Origin:
     """Settings of the training without the seed: equal ones are trainings of the same thing."""
     cost: Mapping[str, float] = field(default_factory=dict)
     """train_seconds, teachers included, and bytes on the device."""
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    """epochs, triples_seen and the digest of the graph, as far as they are known."""
 
     def tags(self, task: str, data: str) -> dict[str, object]:
         """How runs of a task on these vectors are found."""
@@ -61,7 +66,7 @@ class Origin:
             method=self.method,
             dim=self.dim,
             cost={"task_seconds": seconds} | dict(self.cost),
-            details=report.details | marks,
+            details=report.details | marks | dict(self.budget),
         )
 
 
@@ -81,6 +86,9 @@ def origin_of(source: Embedding | Crop, dim: int) -> Origin:
         cost={
             "train_seconds": float(crop.about.get("train_seconds", 0.0)),
             "bytes": float(crop.nbytes),
+        },
+        budget={
+            key: crop.about[key] for key in ("epochs", "triples_seen", "graph") if key in crop.about
         },
     )
 
@@ -191,6 +199,34 @@ def _graph_with(workspace: Workspace, digest: str | None) -> Graph | None:
         if content_digest(manifest) == digest:
             return Graph.load(folder)
     return None
+
+
+def trained_as(
+    workspace: Workspace, graph: Graph, given: MedConfig, embedding: Path | None
+) -> tuple[Path, dict[str, Any]] | None:
+    """The embedding that a baseline of a graph is compared with, by default the newest, and the
+    settings of its training, as far as they make sense beside those that are `given`.
+    """
+    from medapps.train.config import MedConfig
+
+    wanted = {"method": "med", "graph_digest": graph.digest}
+    folder = embedding or workspace.newest("embedding", **wanted)
+    if folder is None:
+        return None
+    manifest = read_manifest(folder, kind="embedding", verify_below=0)
+    if manifest.parents.get("graph") != graph.digest:
+        raise MedappsError(
+            f"{folder} was not trained on the graph {graph.name} as it is now.",
+            fix="Leave --kg out, or name an embedding of this graph.",
+        )
+    trained = MedConfig(**{k: v for k, v in manifest.config.items() if k != "seed"})
+    if "dims" in given.model_fields_set:
+        trained = trained.resized(given.dims)
+    values = trained.plain()
+    if "scorer" in given.model_fields_set and given.scorer != trained.scorer:
+        for key in ("scorer", "norm", "loss", "optimiser"):  # another scorer likes others
+            del values[key]
+    return folder, values
 
 
 def find_split(workspace: Workspace, graph: Graph, interactions: Path) -> PurchaseSplit | None:

@@ -27,7 +27,7 @@ REVISION = {
     "rank": 1,
     "label": 2,
     "recommend": 2,
-    "compare": 2,
+    "compare": 3,
     "text": 1,
     "text-evaluate": 1,
     "text-export": 1,

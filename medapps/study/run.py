@@ -122,7 +122,9 @@ def _joined(
     if len(tables) == 1:
         return tables[0]
     whole = Comparison(
-        tuple(row for table, _ in tables for row in table.rows), tables[0][0].reference
+        tuple(row for table, _ in tables for row in table.rows),
+        tables[0][0].reference,
+        tuple(note for table, _ in tables for note in table.notes),
     )
     parents = {path.name: path.name for _, path in tables}
     folder = runner.workspace.folder("comparison", digest_of([name, parents])[:16])

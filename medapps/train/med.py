@@ -70,6 +70,7 @@ class MedTask:
         self.epochs = config.epochs
         self.folder = session.checkpoint_dir and Path(session.checkpoint_dir)
         train, self.valid = split_validation(graph, config, session.seed)
+        self.triples = len(train)
         first, last = group.shard(len(graph.entities))
         self.needed = self._check(Sizes(last - first, len(graph.relations), len(train), config))
         sizes = Sizes(len(graph.entities), len(graph.relations), len(train), config)
@@ -218,7 +219,13 @@ class MedTask:
             users=np.asarray(graph.users),
             graph_digest=graph.digest,
             metrics=metrics,
-            about={"data": graph.name, "source": graph.source, "seed": self.session.seed},
+            about={
+                "data": graph.name,
+                "source": graph.source,
+                "seed": self.session.seed,
+                "epochs": at.epoch,
+                "triples_seen": at.epoch * self.triples,
+            },
         )
 
 

@@ -125,3 +125,38 @@ def test_a_search_that_ends_at_an_edge_is_said(data: Path, tmp_path: Path) -> No
     sets = [word for item in asked for word in ("--set", f"baseline.search.{item}")]
     code, found, _ = run(tmp_path, "dt", "--dim", "4", "--kg", str(data), *sets)
     assert code == 0 and found["search_at_edge"] == ["lr"]
+
+
+def settings_of(workspace: Path, *words: str) -> dict:
+    """The training settings of a dt that `medapps baseline` made, and what it says of them."""
+    place = ["--workspace", str(workspace), "--json", "--no-track"]
+    result = CliRunner().invoke(app, ["baseline", "dt", "--dim", "4", *words, *place])
+    assert result.exit_code == 0, result.stderr
+    manifest = load_crop(Path(json.loads(result.stdout)["artifact"])).manifest
+    assert manifest is not None
+    return manifest.config["train"] | {"said": " ".join(result.stderr.split())}
+
+
+def test_a_baseline_trains_as_the_embedding_that_it_is_compared_with(
+    data: Path, tmp_path: Path
+) -> None:
+    def train(*words: str) -> str:
+        sets = [word for item in QUICK[1:] for word in ("--set", item)]
+        place = ["--kg", str(data), "--workspace", str(tmp_path), "--json", "--no-track"]
+        result = CliRunner().invoke(app, ["train", *sets, *words, *place])
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)["artifact"]
+
+    off = ("--search", "off")
+    first = train("--epochs", "2", "--set", "train.lr=0.4")
+    newest = train("--epochs", "1", "--set", "train.loss.margin=[3.0,5.0]")
+    found = settings_of(tmp_path, *off)
+    assert found["epochs"] == 1 and found["sampling"]["negatives"] == 16
+    assert found["loss"]["margin"] == 3.0 and Path(newest).name in found["said"]
+    found = settings_of(tmp_path, "--embedding", first, *off)
+    assert found["epochs"] == 2 and Path(first).name in found["said"]
+    assert found["optimiser"]["lr"] == pytest.approx(0.4 * 4**0.25)  # as alone() raises it
+    found = settings_of(tmp_path, "--kg", str(data), "--epochs", "3", *off)
+    assert found["epochs"] == 3 and found["sampling"]["negatives"] == 16
+    found = settings_of(tmp_path, "--set", "train.scorer=rotate", *off)
+    assert found["scorer"] == "rotate" and found["loss"]["margin"] != 3.0

@@ -223,3 +223,25 @@ def test_saved_reports_come_back_oldest_first(reports, tmp_path):
         saved_reports(workspace, task="label")
     with pytest.raises(MedappsError, match="no finished study 'none'"):
         saved_reports(workspace, study="none")
+
+
+def test_notes_say_where_budgets_graphs_or_splits_differ(tmp_path):
+    rng = np.random.default_rng(0)
+    values = rng.random((1, 50))
+
+    def one(method, epochs, graph="g", **more):
+        budget = {"epochs": epochs, "triples_seen": 100 * epochs, "graph": graph}
+        return unit_report(method, values, details=budget, **more)
+
+    fair = [one("med", 2), one("dt", 2), unit_report("none", values, 0)]
+    assert compare(fair).notes == ()
+    table = compare(
+        [one("med", 2), one("dt", 30), one("pca", 2, "h"), one("bkd", 2, unit_digest="o")]
+    )
+    said = " | ".join(table.notes)
+    assert "dt trained 30 epochs (3,000 triples seen), med 2 epochs (200 triples seen)" in said
+    assert "pca was trained on another graph than med" in said
+    assert "bkd was measured on another split than med" in said
+    assert len(table.notes) == 3 and all(note in markdown(table) for note in table.notes)
+    save_comparison(table, tmp_path / "c", NEW, {})
+    assert load_comparison(tmp_path / "c").notes == table.notes
