@@ -135,8 +135,10 @@ def crop_bytes(source: Crop, dtype: str, rows: np.ndarray | None = None) -> int:
 
 
 def _name_bytes(ids: IdMap, rows: np.ndarray | None) -> int:
+    count = len(ids) if rows is None else len(rows)
+    order = 0 if ids.order is None else 4 * count
     if ids.offsets is None:
-        return 8 * (len(ids) if rows is None else len(rows))
+        return 8 * count + order
     offsets = np.asarray(ids.offsets)
     lengths = np.diff(offsets) if rows is None else offsets[rows + 1] - offsets[rows]
-    return int(lengths.sum()) + 8 * (len(lengths) + 1) + fence_bytes(lengths)
+    return order + int(lengths.sum()) + 8 * (len(lengths) + 1) + fence_bytes(lengths)

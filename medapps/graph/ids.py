@@ -1,14 +1,14 @@
 """IdMap: names on the outside, consecutive int32 on the inside.
 
-Names are kept in ascending order, so a name's id is its rank: two readers of the same data
+Names of a data set are in ascending order, so a name's id is its rank: two readers of the same data
 agree, and a lookup is a binary search over a memory-mapped file, without a dictionary of millions
-of strings.
+of strings. Names that come later are appended, so that older ids stay; then `order` sorts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,9 @@ _FEW = 1024
 
 @dataclass(frozen=True, eq=False)
 class IdMap:
-    """Distinct names in ascending order (UTF-8 bytes for strings); the position is the id."""
+    """Distinct names, ascending (UTF-8 bytes for strings) unless `order` is given; the position is
+    the id.
+    """
 
     integers: np.ndarray | None
     """int64 (n,) when the names are integers, else None."""
@@ -38,6 +40,8 @@ class IdMap:
     """uint8: all names, one after another."""
     fences: np.ndarray | None = None
     """uint8 (f, width): every 128th name of a saved map, so that a search touches few pages."""
+    order: np.ndarray | None = None
+    """int32 (n,): ids by ascending name, where the names are not ascending."""
 
     @classmethod
     def of(cls, names: pl.Series) -> IdMap:
@@ -57,6 +61,22 @@ class IdMap:
             piece = names.slice(start, _BLOCK).str.join("")[0].encode()
             text[offsets[start] : offsets[start] + len(piece)] = np.frombuffer(piece, np.uint8)
         return cls(None, offsets, text)
+
+    @classmethod
+    def in_order(cls, names: pl.Series) -> IdMap:
+        """The map of distinct names whose position, in whatever order, is their id."""
+        plain = cls.of_sorted(names)
+        if names.is_sorted():
+            return plain
+        return replace(plain, order=names.arg_sort().cast(pl.Int32).to_numpy())
+
+    def appended(self, names: pl.Series) -> IdMap:
+        """The same with those of `names` that are unknown after all others, ascending."""
+        fresh = names.unique().sort()
+        fresh = fresh.filter(pl.Series(self.ids(fresh) < 0))
+        if not len(fresh):
+            return self
+        return IdMap.in_order(pl.concat([self.names(), fresh.alias("name").cast(self.dtype)]))
 
     def __len__(self) -> int:
         if self.integers is not None:
@@ -104,7 +124,8 @@ class IdMap:
             return np.full(len(series), -1, np.int32)
         if self.integers is not None:
             wanted = series.fill_null(0).cast(pl.Int64).to_numpy()
-            at = np.minimum(np.searchsorted(self.integers, wanted), len(self) - 1)
+            at = np.searchsorted(self.integers, wanted, sorter=self.order)
+            at = self._sorted(np.minimum(at, len(self) - 1))
             known = self.integers[at] == wanted
         elif len(series) * 8 > len(self):
             return self._ids_by_join(series)
@@ -113,6 +134,10 @@ class IdMap:
         if series.null_count():
             known = known & series.is_not_null().to_numpy()
         return np.where(known, at, -1).astype(np.int32)
+
+    def _sorted(self, ranks: np.ndarray) -> np.ndarray:
+        """The ids of names by their place among all names, ascending."""
+        return ranks if self.order is None else self.order[ranks]
 
     def _ids_by_join(self, series: pl.Series) -> np.ndarray:
         frame = self._all_names.to_frame().with_columns(id=pl.int_range(pl.len(), dtype=pl.Int32))
@@ -137,16 +162,16 @@ class IdMap:
         low, high = self._between_fences(wanted)
         while (low < high).any():
             middle = np.minimum((low + high) // 2, len(self) - 1)
-            name, size = self._padded_names(middle, width)
+            name, size = self._padded_names(self._sorted(middle), width)
             # equal after padding with NUL: the shorter one comes first
             less = (low < high) & ((name < wanted) | ((name == wanted) & (size < lengths)))
             low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
-        at = np.minimum(low, len(self) - 1)
+        at = self._sorted(np.minimum(low, len(self) - 1))
         name, size = self._padded_names(at, width)
         return at, (name == wanted) & (size == lengths)
 
     def _between_fences(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The range of ids in which each of the padded names has its place."""
+        """The range of ranks in which each of the padded names has its place."""
         if self.fences is None:
             return np.zeros(len(wanted), np.int64), np.full(len(wanted), len(self), np.int64)
         fences = np.ascontiguousarray(self.fences).view(f"S{self.fences.shape[1]}").reshape(-1)
@@ -162,16 +187,17 @@ class IdMap:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that make up the map."""
+        order = {} if self.order is None else {"order": self.order}
         if self.integers is not None:
-            return {"integers": self.integers}
+            return {"integers": self.integers, **order}
         assert self.offsets is not None and self.text is not None
-        return {"offsets": self.offsets, "text": self.text}
+        return {"offsets": self.offsets, "text": self.text, **order}
 
     def save(self, path: Path) -> None:
         """Write the map to one array file."""
         arrays = self.arrays()
         if self.integers is None and len(self) > 8 * _FENCE:
-            every = np.arange(0, len(self), _FENCE)
+            every = self._sorted(np.arange(0, len(self), _FENCE))
             assert self.offsets is not None
             width = int((self.offsets[every + 1] - self.offsets[every]).max())
             if 0 < width <= _WIDEST_FENCE:
@@ -183,14 +209,14 @@ class IdMap:
     def load(cls, path: Path) -> IdMap:
         """Map a saved map; nothing is read until it is used."""
         arrays = open_arrays(path)
-        if set(arrays) == {"integers"}:
-            return cls(arrays["integers"])
-        if set(arrays) - {"fences"} != {"offsets", "text"}:
+        if set(arrays) - {"fences", "order"} not in ({"integers"}, {"offsets", "text"}):
             raise MedappsError(f"{path} is not an id map.")
-        return cls(None, arrays["offsets"], arrays["text"], arrays.get("fences"))
+        return cls(**{"integers": None, **arrays})
 
     def subset(self, ids: np.ndarray) -> IdMap:
         """The map of some of the names; `ids` ascending and distinct."""
+        if self.order is not None:
+            return IdMap.in_order(self.names(ids))
         if self.integers is not None:
             return IdMap(np.ascontiguousarray(self.integers[ids]))
         assert self.offsets is not None

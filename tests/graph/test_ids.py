@@ -81,3 +81,31 @@ def test_a_large_saved_map_finds_names_between_its_fences(tmp_path: Path) -> Non
         asked = [names[i] for i in rng.integers(0, len(names), 20)] + names[-3:]
         asked += ["".join(letters[rng.integers(0, 4, rng.integers(0, 10))]) for _ in range(20)]
         assert ids.ids(pl.Series(asked)).tolist() == [truth.get(name, -1) for name in asked]
+
+
+@pytest.mark.parametrize("kind", ["strings", "integers"])
+def test_appended_names_leave_older_ids_as_they_are(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(4)
+    pool = rng.permutation(40_000)[:3000]
+    every = pl.Series("name", pool if kind == "integers" else [f"n{i}" for i in pool])
+    first = IdMap.of(every[:2000])
+    grown = first.appended(every[1500:])
+    assert len(grown) == 3000
+    assert grown.names(np.arange(2000)).equals(first.names())
+    truth = {name: i for i, name in enumerate(grown.names().to_list())}
+    path = tmp_path / "ids.safetensors"
+    grown.save(path)
+    subset = grown.subset(np.arange(5, 3000, 7))
+    assert subset.names().equals(grown.names(np.arange(5, 3000, 7)))
+    for ids, asked in (
+        (grown, every),
+        (IdMap.load(path), every),
+        (IdMap.load(path), every[:50]),
+        (IdMap.load(path), every[2900:2950]),
+    ):
+        assert ids.ids(asked).tolist() == [truth[name] for name in asked.to_list()]
+    gone = [-5, 50_000] if kind == "integers" else ["", "zz"]
+    assert IdMap.load(path).ids(gone).tolist() == [-1, -1]
+    asked = subset.names()[::3]
+    assert subset.ids(asked).tolist() == list(range(0, len(subset), 3))
+    assert grown.appended(every) is grown
