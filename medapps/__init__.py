@@ -30,6 +30,8 @@ _HOME = {
     "MedConfig": "medapps.train.config",
     "Embedding": "medapps.crop.embedding",
     "train_med": "medapps.train.med",
+    "grow": "medapps.train.grow",
+    "grow_graph": "medapps.graph.grow",
     "rank_embedding": "medapps.evaluate.link_prediction",
     "rank_crop": "medapps.evaluate.link_prediction",
     "LabelConfig": "medapps.label.config",

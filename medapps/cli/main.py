@@ -14,6 +14,7 @@ from medapps.cli import (  # noqa: F401  (importing a file adds its commands)
     data,
     doctor,
     export,
+    grow,
     label,
     rank,
     recommend,

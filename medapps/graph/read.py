@@ -156,6 +156,17 @@ def _purchases(split: PurchaseSplit, train: pl.LazyFrame) -> pl.DataFrame:
                 f"column {side} of the interactions has {frame[side].dtype}.",
                 fix="Convert the columns to one type, or leave purchases out: --no-interactions.",
             )
+    refuse_shared_names(split)
+    if schema["relation"] != pl.String:
+        raise MedappsError(
+            f"The relations of the graph are integers, so {TAKES!r} cannot be added to them.",
+            fix="Convert the relation column to strings, or use --no-interactions.",
+        )
+    return frame.select(head="user", relation=pl.lit(TAKES), tail="item")
+
+
+def refuse_shared_names(split: PurchaseSplit) -> None:
+    """Refuse purchases in which a user and an item have one name."""
     names = split.users.names()
     both = names.filter(names.is_in(split.items.names().implode()))
     if len(both):
@@ -165,12 +176,6 @@ def _purchases(split: PurchaseSplit, train: pl.LazyFrame) -> pl.DataFrame:
             fix="Give users and items ids of their own, such as user:1 and item:1, or leave "
             "purchases out: --no-interactions.",
         )
-    if schema["relation"] != pl.String:
-        raise MedappsError(
-            f"The relations of the graph are integers, so {TAKES!r} cannot be added to them.",
-            fix="Convert the relation column to strings, or use --no-interactions.",
-        )
-    return frame.select(head="user", relation=pl.lit(TAKES), tail="item")
 
 
 def _distinct(
@@ -242,9 +247,15 @@ def _with_inverse(
 def find_users(
     entities: IdMap, folder: Path, prefix: str, buyers: pl.Series | None = None
 ) -> np.ndarray:
-    """int32, ascending: entities with the prefix; else buyers and users of the tables beside; else
-    all.
-    """
+    """int32, ascending: those that `named_users` finds, else all entities."""
+    ids = named_users(entities, folder, prefix, buyers)
+    return ids if len(ids) else np.arange(len(entities), dtype=np.int32)
+
+
+def named_users(
+    entities: IdMap, folder: Path, prefix: str, buyers: pl.Series | None = None
+) -> np.ndarray:
+    """int32, ascending: entities with the prefix, else buyers and users of the tables beside."""
     if entities.integers is None and prefix:
         named = np.flatnonzero(entities.names().str.starts_with(prefix).to_numpy())
         if len(named):
@@ -260,5 +271,4 @@ def find_users(
             names = names.cast(pl.String)  # numbers in a text file
         found.append(entities.ids(names))
     ids = np.unique(np.concatenate(found))
-    ids = ids[ids >= 0]
-    return ids if len(ids) else np.arange(len(entities), dtype=np.int32)
+    return ids[ids >= 0]

@@ -232,7 +232,18 @@ def split_purchases(
 
     Refuses data in which no user can be tested.
     """
-    config = config or SplitConfig()
+    split = decided(source, config or SplitConfig())
+    if not np.isin(split.part, (TEST, COLD_TEST)).any():
+        raise MedappsError(
+            f"No user can be tested: all {len(split.users)} users have a single interaction, "
+            "or the split column has no test rows.",
+            fix="Give at least some users two interactions.",
+        )
+    return split
+
+
+def decided(source: str | Path | pl.DataFrame, config: SplitConfig) -> PurchaseSplit:
+    """The same for purchases among which there may be nobody to test."""
     every, name = checked(source, None, config.bad_ratings == "drop", config.own_split)
     good = without_bad_ratings(every, name, config.bad_ratings)
     own = "split" in good.columns
@@ -250,12 +261,6 @@ def split_purchases(
     users, items = IdMap.of(frame["user"]), IdMap.of(frame["item"])
     pairs = np.stack([users.ids(frame["user"]), items.ids(frame["item"])], axis=1)
     part = _parts(pairs[:, 0], _part_ids(frame), mix(name_hash(users)), config.cold_share)
-    if not np.isin(part, (TEST, COLD_TEST)).any():
-        raise MedappsError(
-            f"No user can be tested: all {len(users)} users have a single interaction, "
-            "or the split column has no test rows.",
-            fix="Give at least some users two interactions.",
-        )
     return PurchaseSplit(users, items, pairs, part, notes)
 
 

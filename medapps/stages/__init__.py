@@ -5,6 +5,7 @@ from __future__ import annotations
 from medapps.stages.crop import crop_stage
 from medapps.stages.find import Vectors, control_vectors, crop_vectors, no_vectors
 from medapps.stages.graph import graph_stage, split_stage
+from medapps.stages.grow import grow_stage
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.stages.tasks import (
     TaskInputs,
@@ -28,6 +29,7 @@ __all__ = [
     "crop_stage",
     "crop_vectors",
     "graph_stage",
+    "grow_stage",
     "label_stage",
     "no_vectors",
     "rank_stage",

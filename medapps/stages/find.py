@@ -4,7 +4,7 @@ vectors that a task reads, with who made them at which cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,14 +231,19 @@ def trained_as(
 
 def find_split(workspace: Workspace, graph: Graph, interactions: Path) -> PurchaseSplit | None:
     """The split whose training purchases a graph holds, if it is one of these interactions."""
-    digest = graph.manifest.parents.get("split") if graph.manifest else None
-    if digest is None:
-        return None
     table = file_digest(regular_file(interactions))
-    for folder, manifest in workspace.manifests("split"):
-        if manifest.about.get("content") == digest and manifest.parents["interactions"] == table:
-            return PurchaseSplit.load(folder)
+    for split in splits_of(workspace, graph):
+        if split.manifest is not None and split.manifest.parents["interactions"] == table:
+            return split
     return None
+
+
+def splits_of(workspace: Workspace, graph: Graph) -> Iterator[PurchaseSplit]:
+    """The splits whose training purchases a graph holds; equal ones may come from several files."""
+    digest = graph.manifest.parents.get("split") if graph.manifest else None
+    for folder, manifest in workspace.manifests("split"):
+        if digest is not None and manifest.about.get("content") == digest:
+            yield PurchaseSplit.load(folder)
 
 
 def find_source(

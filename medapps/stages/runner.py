@@ -22,6 +22,7 @@ REVISION = {
     "split": 1,
     "graph": 1,
     "train": 1,
+    "grow": 1,
     "crop": 1,
     "baseline": 1,
     "rank": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from medapps.train.memory import Sizes, check_disk, check_memory, needed_bytes, 
 from medapps.train.order import split_validation
 from medapps.train.process_group import SINGLE, ProcessGroup
 from medapps.train.session import Session
-from medapps.train.step import PHASES, BatchScores, Engine, new_model
+from medapps.train.step import PHASES, BatchScores, Engine, Model, new_model
 from medapps.train.tables import WorkingSet, as_numpy
 
 
@@ -64,8 +65,14 @@ class MedTask:
     """One MED training: its model, its validations and its best state."""
 
     def __init__(
-        self, graph: Graph, config: MedConfig, session: Session, group: ProcessGroup
+        self,
+        graph: Graph,
+        config: MedConfig,
+        session: Session,
+        group: ProcessGroup = SINGLE,
+        start: Callable[[Model], Model] | None = None,
     ) -> None:
+        """`start` may replace the initial values, and say which rows move."""
         self.graph, self.config, self.session, self.group = graph, config, session, group
         self.epochs = config.epochs
         self.folder = session.checkpoint_dir and Path(session.checkpoint_dir)
@@ -81,6 +88,8 @@ class MedTask:
         self.model = new_model(  # after the index, whose making takes more than it keeps
             config, last - first, sizes.relations, session.seed, begin=first, folder=self.folder
         )
+        if start is not None:
+            self.model = start(self.model)
         mapped = [self.model.entities, *self.model.entity_optimiser.state.values()]
         self.working = WorkingSet(mapped) if config.hardware.table == "mmap" else None
         weights = Weights.of(config, bounded=self.model.scorer.measure.is_distance)

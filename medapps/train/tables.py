@@ -213,9 +213,15 @@ class Optimiser:
     """Of the rounding of a bfloat16 table."""
     length: float | None = None
     """What moved rows are scaled back to; None leaves them as they are."""
+    first: int = 0
+    """Rows before it never move."""
 
     def step(self, table: Tensor, ids: Tensor, grad: Tensor, lr: float, count: int) -> None:
         """Move rows `ids` (u,), unique, by their summed gradients (u, width); overwrites grad."""
+        if self.first:
+            ids, grad = ids[ids >= self.first], grad[ids >= self.first]
+            if not len(ids):
+                return
         rates = lr * self.rates
         if self.name == "adagrad":
             move = _adagrad(self.state["square"], ids, grad, rates, self.bounds)
