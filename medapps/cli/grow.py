@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from medapps.cli.common import Job, Result, command
-from medapps.cli.task import Embedding
+from medapps.cli.options import Embedding, Resume
 
 _SHOWN = (
     "artifact", "dims", "scorer", "epochs", "new_entities", "new_triples", "trained_triples",
@@ -29,12 +29,11 @@ def grow(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs over the new triples; with --refresh, all.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
+    resume: Resume = False,
 ) -> Result:
     """Train rows for new users and items; all others stay as they are, bit for bit."""
     settings = job.settings()
-    from medapps.cli.progress import training_bar
-    from medapps.cli.tables import facts
+    from medapps.cli.tables import facts, training_bar
     from medapps.stages.grow import Growth, grow_stage
     from medapps.train.session import Session
 
