@@ -88,7 +88,7 @@ def mrr(made: ma.Embedding, given: Withheld) -> dict[str, float]:
     """MRR by size: of test triples with new entities, and of a part of the others."""
     test = given.whole.test
     new = (test[:, [0, 2]] >= given.first).any(1)
-    out = {}
+    out: dict[str, float] = {}
     for name, rows in (("new", test[new]), ("old", test[~new][::OTHER])):
         known = np.concatenate([given.whole.valid, test])  # all are left out of the ranking
         reports, _ = rank_embedding(made, replace(given.whole, test=rows, valid=known))
@@ -101,7 +101,7 @@ def ndcg(made: ma.Embedding, given: Withheld, split: PurchaseSplit) -> dict[str,
     tested = split.table(TEST).with_columns(wanted=pl.lit(True))
     count = tested.group_by("user").agg(pl.len().alias("count"))
     new = given.whole.entities.ids(count["user"]) >= given.first
-    out = {}
+    out: dict[str, float] = {}
     for dim in made.dims:
         model = ma.train_recommender(made.crop(dim), split, RecommendConfig(model="graph")).model
         lists = model.recommend(count["user"], 10).join(tested, ["user", "item"], how="left")

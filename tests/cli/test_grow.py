@@ -139,3 +139,24 @@ def test_an_unknown_relation_is_learned_and_said(shop: Path, tmp_path: Path) -> 
     code, values, errors = run(shop, *words)
     assert code == 0 and "adores" in errors
     assert Embedding.load(Path(values["artifact"])).relation_ids.ids(["adores"])[0] >= 0
+
+
+def test_the_commands_of_the_page_work(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "grow.md"
+    lines = [line.strip() for line in page.read_text().splitlines()]
+    commands = [line.partition("#")[0].split()[1:] for line in lines if line.startswith("medapps ")]
+    assert {"train", "grow", "crop", "label", "recommend"} <= {words[0] for words in commands}
+    for part in ("day", "night"):
+        (tmp_path / part).symlink_to(shop / part)
+    late = pl.read_parquet(shop / "night" / "skg.parquet")["head"]
+    (tmp_path / "users.txt").write_text(late.filter(late.str.starts_with("user:"))[0])
+    monkeypatch.chdir(tmp_path)
+    short = ("--set", "train.epochs=2", "--set", "train.threads=1")
+    for words in commands:
+        extra = short if words[0] == "train" else ()
+        result = CliRunner().invoke(app, [*words, *extra, "--no-track"])
+        assert result.exit_code == 0, (words, result.stderr)
+    assert pl.read_csv("labels.csv")["in_graph"].all()
+    assert pl.read_parquet("lists.parquet")["in_graph"].all()
