@@ -26,18 +26,12 @@ class NcfConfig(Config):
     """Widths of the MLP tower."""
     service_gain: Positive = 3.0
     """Length of a typical service vector after standardising, whatever its dimension."""
-    adapter: int = Field(default=0, ge=0, le=2**16)
-    """Width of a linear map in front of the service input; 0 feeds the vector itself."""
-    tune_service: bool = False
-    """Train the service vectors too instead of keeping them fixed."""
     user_dropout: Dropout = 0.2
     """Share of training examples whose user is replaced by the one unknown user."""
     user_decay: Weight = 10.0
     """Decoupled weight decay of the user vectors."""
     item_decay: Weight = 0.5
     """Decoupled weight decay of the item vectors."""
-    service_decay: Weight = 0.0
-    """Decoupled weight decay of the service part of the first layer and of the adapter."""
     negatives: int = Field(default=4, ge=1, le=10_000)
     """Fresh negative items per positive and epoch."""
     batch: Size = 1024

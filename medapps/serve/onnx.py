@@ -43,7 +43,7 @@ class Device(nn.Module):
         if model.mlp:
             left = user[:, : model.mlp] @ model.user_part + model.first_bias
             if service is not None:
-                left = left + model.service_input(service)
+                left = left + service @ model.service_part
             hidden = items[:, : model.mlp] @ model.item_part + left
             score = score + model.climb(hidden) @ model.out[model.gmf :]
         return score

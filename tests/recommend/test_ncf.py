@@ -21,9 +21,9 @@ USERS, ITEMS, DIM = 40, 5000, 6  # more items than one tile
 class PlainNeuMF(nn.Module):
     """NeuMF as it is usually written: embeddings, concatenation, one Linear after the other."""
 
-    def __init__(self, model: NeuMF, adapter: bool) -> None:
+    def __init__(self, model: NeuMF) -> None:
         super().__init__()
-        self.source, self.adapter = model, adapter
+        self.source = model
         parts = [model.user_part, model.item_part]
         parts += [model.service_part] if model.service_dim else []
         first = torch.cat(parts).detach()
@@ -39,7 +39,7 @@ class PlainNeuMF(nn.Module):
         p, q = model.users[user], model.items[item]
         inputs = [p[:, : model.mlp], q[:, : model.mlp]]
         if service is not None:
-            inputs.append(service @ model.adapter if self.adapter else service)
+            inputs.append(service)
         hidden = torch.relu(self.first(torch.cat(inputs, 1)))
         for layer in model.tower:
             hidden = torch.relu(layer(hidden))
@@ -56,15 +56,14 @@ def _model(service: int, **options: object) -> NeuMF:
 
 
 @pytest.mark.parametrize("service", [0, DIM])
-@pytest.mark.parametrize("adapter", [0, 4])
 @torch.no_grad()
-def test_split_first_layer_equals_the_plain_network(service: int, adapter: int) -> None:
-    model = _model(service, adapter=adapter)
+def test_split_first_layer_equals_the_plain_network(service: int) -> None:
+    model = _model(service)
     vectors = torch.randn(USERS, service, generator=torch.Generator().manual_seed(0))
     given = vectors if service else None
     user = torch.arange(USERS).repeat_interleave(7)
     item = torch.randint(0, ITEMS, (len(user),), generator=torch.Generator().manual_seed(1))
-    plain = PlainNeuMF(model, bool(adapter))
+    plain = PlainNeuMF(model)
     expected = plain(user, item, vectors[user] if service else None)
     ours = model(torch.arange(USERS), item.view(USERS, 7), given)
     torch.testing.assert_close(ours.reshape(-1), expected, rtol=1e-5, atol=1e-5)
@@ -184,18 +183,6 @@ def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
     fit = train_ncf(train[:, 0], train[:, 1], known, None, config, 0, validate)
     assert fit.epoch == 2 and len(fit.history) == 5
     assert torch.equal(fit.model.users, kept[1])
-
-
-def test_tuned_service_vectors_move_and_fixed_ones_do_not() -> None:
-    train, _ = _checkerboard(20, 10)
-    known = KnownPairs.build(train[:, 0], train[:, 1], 20, 10)
-    service = np.ones((20, 3), np.float32)
-    for tune in (False, True):
-        config = NcfConfig(epochs=2, tune_service=tune)
-        fit = train_ncf(train[:, 0], train[:, 1], known, service, config, 0)
-        assert fit.service is not None
-        assert bool((fit.service != 1).any()) == tune
-    assert (service == 1).all()
 
 
 def test_a_diverging_training_is_said() -> None:

@@ -22,10 +22,10 @@ LEAST_BATCH = 64
 
 @dataclass(frozen=True)
 class NcfFit:
-    """A trained network with the service vectors it ended with and the story of its training."""
+    """A trained network with the service vectors it read and the story of its training."""
 
     model: NeuMF
-    service: Tensor | None  # (n_users, dim), changed only when service vectors are tuned
+    service: Tensor | None  # (n_users, dim)
     epoch: int  # the epoch whose weights these are, 0 = untrained
     history: list[dict[str, float]]  # one row per epoch
     seconds: float
@@ -47,16 +47,12 @@ def train_ncf(
     model = new_model(
         known.n_users, known.n_items, 0 if table is None else table.shape[1], config, seed
     )
-    groups = decay_groups(model, config)
-    if table is not None and config.tune_service:
-        table = table.clone().requires_grad_(True)
-        groups.append({"params": [table], "weight_decay": 0.0})
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+    optimizer = torch.optim.AdamW(decay_groups(model, config), lr=config.learning_rate, fused=True)
     mean = _Average(model, config.average)
     rng = np.random.default_rng(seed)
     history: list[dict[str, float]] = []
     best, best_epoch, waited = -np.inf, 0, 0
-    kept = _snapshot(model, table)
+    kept = _snapshot(model)
     started, trained = time.perf_counter(), 0.0
     for epoch in range(1, config.epochs + 1):
         begun = time.perf_counter()
@@ -73,13 +69,13 @@ def train_ncf(
         }
         with mean.shown():
             if validate is not None:
-                row["valid"] = validate(model, None if table is None else table.detach())
+                row["valid"] = validate(model, table)
             history.append(row)
             if on_epoch is not None:
                 on_epoch(epoch, row)
             if validate is None or row["valid"] > best:
                 best, best_epoch, waited = row.get("valid", 0.0), epoch, 0
-                kept = _snapshot(model, table)
+                kept = _snapshot(model)
             else:
                 waited += 1
         if waited >= config.patience:
@@ -88,9 +84,7 @@ def train_ncf(
         for name, value in model.named_parameters():
             value.copy_(kept[name])
     rate = len(history) * len(users) * (1 + config.negatives) / max(trained, 1e-9)
-    return NcfFit(
-        model, kept.get("service"), best_epoch, history, time.perf_counter() - started, rate
-    )
+    return NcfFit(model, table, best_epoch, history, time.perf_counter() - started, rate)
 
 
 class _Average:
@@ -117,11 +111,8 @@ class _Average:
             value.copy_(saved)
 
 
-def _snapshot(model: NeuMF, table: Tensor | None) -> dict[str, Tensor]:
-    kept = {name: value.detach().clone() for name, value in model.named_parameters()}
-    if table is not None:
-        kept["service"] = table.detach().clone() if table.requires_grad else table
-    return kept
+def _snapshot(model: NeuMF) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
 def _run_epoch(
@@ -163,8 +154,7 @@ def _run_epoch(
         optimizer.step()
         mean.update()
         total += loss.item() * len(logits)
-    weights = [*model.parameters()] if table is None else [*model.parameters(), table]
-    if not np.isfinite(total) or not all(value.isfinite().all() for value in weights):
+    if not np.isfinite(total) or not all(value.isfinite().all() for value in model.parameters()):
         raise MedappsError(
             "Training of the recommender diverged: its loss or weights are not finite.",
             fix="Lower it with --set recommend.ncf.learning_rate=0.0005",

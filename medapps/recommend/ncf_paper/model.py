@@ -50,7 +50,6 @@ class NcfRecommender:
         service: np.ndarray | None,
     ) -> NcfRecommender:
         """Everything that recommending needs from a finished training."""
-        final = service if fit.service is None else fit.service.numpy()
         return cls(
             fit.model,
             config.ncf,
@@ -58,7 +57,7 @@ class NcfRecommender:
             study.items,
             study.seen,
             study.unknown,
-            final,
+            service,
             scaling,
             method,
             dim,

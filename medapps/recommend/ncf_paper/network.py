@@ -37,10 +37,7 @@ class NeuMF(nn.Module):
             self.item_part = nn.Parameter(torch.empty(self.mlp, widths[0]))
             self.first_bias = nn.Parameter(torch.empty(widths[0]))
         if self.mlp and service_dim:
-            inside = config.adapter or service_dim
-            if config.adapter:
-                self.adapter = nn.Parameter(torch.empty(service_dim, config.adapter))
-            self.service_part = nn.Parameter(torch.empty(inside, widths[0]))
+            self.service_part = nn.Parameter(torch.empty(service_dim, widths[0]))
         self.tower = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.out = nn.Parameter(torch.empty(self.gmf + (widths[-1] if widths else 0)))
         self.out_bias = nn.Parameter(torch.zeros(()))
@@ -56,7 +53,7 @@ class NeuMF(nn.Module):
                 value.uniform_(-bound, bound, generator=generator)
             elif name == "out_bias":
                 value.zero_()
-            elif name in ("service_part", "adapter"):
+            elif name == "service_part":
                 value.uniform_(-1, 1, generator=generator).mul_(value.shape[0] ** -0.5)
             elif name in ("user_part", "item_part", "first_bias"):
                 bound = (2 * self.mlp) ** -0.5
@@ -65,12 +62,6 @@ class NeuMF(nn.Module):
                 weight = self.get_parameter(name.rpartition(".")[0] + ".weight")
                 bound = weight.shape[1] ** -0.5
                 value.uniform_(-bound, bound, generator=generator)
-
-    def service_input(self, service: Tensor) -> Tensor:
-        """What the service vectors add to the first layer, (..., service_dim) -> (..., width)."""
-        if hasattr(self, "adapter"):
-            service = service @ self.adapter
-        return service @ self.service_part
 
     def forward(self, users: Tensor, items: Tensor, service: Tensor | None) -> Tensor:
         """Logits of `items` (batch, k) for `users` (batch,) with service vectors (batch, dim)."""
@@ -82,7 +73,7 @@ class NeuMF(nn.Module):
         if self.mlp:
             left = torch.addmm(self.first_bias, user[:, : self.mlp], self.user_part)
             if service is not None and self.service_dim:
-                left = left + self.service_input(service)
+                left = left + service @ self.service_part
             hidden = item[..., : self.mlp] @ self.item_part + left.unsqueeze(1)
             parts.append(self.climb(hidden) @ self.out[self.gmf :])
         return sum(parts, start=self.out_bias)
@@ -111,13 +102,8 @@ def new_model(n_users: int, n_items: int, service_dim: int, config: NcfConfig, s
 
 
 def decay_groups(model: NeuMF, config: NcfConfig) -> list[dict]:
-    """Parameter groups for AdamW: tables and the service part each have their own decay."""
-    decay = {
-        "users": config.user_decay,
-        "items": config.item_decay,
-        "service_part": config.service_decay,
-        "adapter": config.service_decay,
-    }
+    """Parameter groups for AdamW: the tables of users and items each have their own decay."""
+    decay = {"users": config.user_decay, "items": config.item_decay}
     groups: dict[float, list[nn.Parameter]] = {}
     for name, value in model.named_parameters():
         groups.setdefault(decay.get(name, 0.0), []).append(value)

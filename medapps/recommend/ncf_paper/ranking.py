@@ -49,7 +49,7 @@ class Scorer:
             return out
         left = torch.addmm(model.first_bias, user[:, : model.mlp], model.user_part)
         if service is not None and model.service_dim:
-            left = left + model.service_input(service)
+            left = left + service @ model.service_part
         for number, tile in enumerate(self.tiles):
             columns = slice(number * TILE, number * TILE + tile.shape[1])
             buffers = [torch.empty(tile.shape)]
