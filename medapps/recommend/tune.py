@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,8 +40,10 @@ SPECTRAL = {
     "item_power": (0.1, 0.25, 0.4),
     "user_power": (0.25, 0.5),
     "strength": (0.0, 0.1, 0.3, 1.0, 3.0),
-    "factors": (64, 128, 256, 512),
+    "factors": (64, 128, 256, 512, 1024),
 }
+FEW = 256
+"""Factors with which the other settings of the spectral filter are searched."""
 
 
 class Tuner:
@@ -97,14 +99,16 @@ class Tuner:
     def spectral(self) -> Spectral:
         """Powers of the numbers of purchases, strength of the filter, and how many factors pay."""
         began = time.perf_counter()
-        found = cache(lambda user, item: decompose(self.train, user, item, self.seed))
+        found = cache(partial(decompose, self.train))
 
         def make(setting: Mapping[str, Any]) -> tuple[float, Spectral]:
-            how = found(setting["user_power"], setting["item_power"])
-            part = how.cut(setting["factors"], setting["strength"])
+            factors = setting["factors"]
+            most = FEW if factors <= FEW else 1024
+            how = found(setting["user_power"], setting["item_power"], most, self.seed)
+            part = how.cut(factors, setting["strength"])
             return self.value(part.part(self.train)), part
 
-        start = {"item_power": 0.25, "user_power": 0.25, "strength": 0.3, "factors": 256}
+        start = {"item_power": 0.25, "user_power": 0.25, "strength": 0.3, "factors": FEW}
         setting, _, part = climb(start, SPECTRAL, make)
         self._note("spectral", setting, began)
         return part
