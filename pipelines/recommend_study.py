@@ -40,6 +40,7 @@ def main() -> None:
     parser = options(__doc__, many=True)
     parser.add_argument("--out", type=Path, default=Path("recommend.jsonl"))
     parser.add_argument("--cold", type=float, default=0.0, help="share of users that are cold")
+    parser.add_argument("--core", type=int, default=0, help="least purchases of users and items")
     parser.add_argument("--leave-out", default="", help="tails that begin so are left out")
     parser.add_argument("--without", nargs="*", default=[], help="relations that are left out")
     parser.add_argument("--epochs", type=int, default=10)
@@ -58,10 +59,11 @@ def main() -> None:
 
 def study(folder: Path, given: Any) -> None:
     """All results of one data set."""
-    split = ma.split_purchases(folder, ma.SplitConfig(cold_share=given.cold))
+    split = ma.split_purchases(folder, ma.SplitConfig(cold_share=given.cold, core=given.core))
     tag = {"data": folder.name, "seed": given.seed, "cold_share": given.cold}
     tag |= {"without": ",".join(given.without)} if given.without else {}
     tag |= {"leave_out": given.leave_out} if given.leave_out else {}
+    tag |= {"core": given.core} if given.core else {}
     book = Book(given.out, tag)
 
     @cache
@@ -89,6 +91,7 @@ def embedding(folder: Path, split: PurchaseSplit, given: Any) -> ma.Embedding:
     """Trained on the graph and the training purchases, or taken from the workspace."""
     words = [folder.name, f"c{given.cold:g}", f"e{given.epochs}", f"s{given.seed}", *given.without]
     words += [given.leave_out.strip(":")] if given.leave_out else []
+    words += [f"k{given.core}"] if given.core else []
     words += ["-".join(map(str, given.dims))]
     place = given.workspace / "recommend_study" / "-".join(words)
     if (place / "embedding").exists():
