@@ -222,8 +222,7 @@ def label_stage(runner: Runner, inputs: TaskInputs, config: LabelConfig) -> tupl
     def work(run: Run) -> tuple[Report, Model]:
         from medapps.label.run import train_labeller
 
-        given: dict[str, Any] = {"seeds": inputs.seeds, "data": inputs.data}
-        done = train_labeller(source, table, config, run=run, **given)
+        done = train_labeller(source, table, config, run=run, seeds=inputs.seeds, data=inputs.data)
         return done.report, done.model
 
     return _measure(runner, task, work)
@@ -261,13 +260,16 @@ def recommend_stage(
             from medapps.recommend.ncf_paper.run import train_ncf_paper
 
             problem = prepare(split, config, own)
-            given: dict[str, Any] = {"seeds": inputs.seeds, "data": inputs.data}
-            paper = train_ncf_paper(source, problem, config, run=run, **given)
+            paper = train_ncf_paper(
+                source, problem, config, run=run, seeds=inputs.seeds, data=inputs.data
+            )
             return paper.report, paper.model
         from medapps.recommend.run import train_recommender
 
-        given = {"seed": inputs.seeds[0], "data": inputs.data, "negatives": own}
-        done = train_recommender(source, split, config, run=run, **given)
+        seed, data = inputs.seeds[0], inputs.data
+        done = train_recommender(
+            source, split, config, run=run, seed=seed, data=data, negatives=own
+        )
         return done.report, done.model
 
     return _measure(runner, task, work)
