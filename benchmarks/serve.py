@@ -4,7 +4,8 @@ Run: python benchmarks/serve.py [--json] [--workspace bench] [--soak 20000]
 A planted shop is trained and registered once in the workspace. Then 1, 8 and 32 clients ask over
 loopback, each waiting for its answer, for at most `--seconds` and `--requests` each; a new version
 is registered while 8 clients ask. Clients run in one process beside the server: on two cores both
-share them. `--soak` asks so many more and looks at the server's memory.
+share them. `cpu_ms` is the server's time on a processor per request, which a busy machine changes
+less than the time on the clock. `--soak` asks so many more and looks at the server's memory.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import psutil
 
 ITEMS, USERS, DIM, EACH = 20_000, 4_000, 10, 12
 CLIENTS = (1, 8, 32)
@@ -199,8 +201,14 @@ def main() -> None:
         found: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
         held = {"start": memory(port)}
         load(port, 1, 2.0, 200)
+        watched = psutil.Process(server.pid)
         for count in CLIENTS:
-            found[f"clients_{count}"] = load(port, count, given.seconds, given.requests)[1]
+            before = sum(watched.cpu_times()[:2])
+            _, table = load(port, count, given.seconds, given.requests)
+            spent = sum(watched.cpu_times()[:2]) - before
+            found[f"clients_{count}"] = table | {
+                "cpu_ms": round(spent / table["requests"] * 1e3, 2)
+            }
         held["load"] = memory(port)
         if given.soak:
             found["soak"] = load(port, 8, 600.0, given.soak)[1]
