@@ -16,7 +16,7 @@ from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rule import ScoreSpec
 from medapps.model.rules import RULES
-from medapps.recommend.mixture import graph_alone
+from medapps.recommend.mixture import PARTS, graph_alone
 from medapps.recommend.parts.graph_score import GraphScore
 from medapps.recommend.recommender import Recommender
 from medapps.serve.web.find import Found, Sized
@@ -57,7 +57,7 @@ def test_lists_of_the_page_are_those_of_the_recommender(exact, integers: bool) -
     special = made.rows(made.with_both, made.in_graph_alone, made.bought_alone)
     rows = sorted({*special, *range(0, 150, 5)})
     for dim, model in made.sizes.items():
-        assert len(model.model.weights.names) == 7  # every part takes part
+        assert model.model.weights.names == PARTS and model.model.weights.values.all()
         found = in_node(folder, [{"dim": dim, "row": row} for row in rows])
         for row, answer in zip(rows, found, strict=True):
             check_same(answer["items"], answer["scores"], *own_list(model, row))

@@ -14,6 +14,7 @@ from medapps.model.rule import EPSILON
 from medapps.recommend.blend import Weights
 from medapps.recommend.lists import Scores, top_k
 from medapps.recommend.parts.collaborative import Factoring, Factors, fold_in
+from medapps.recommend.parts.low_rank import LowRank
 from medapps.recommend.parts.neighbours import Neighbours
 from medapps.recommend.parts.spectral import Spectral
 from medapps.serve.web.tables import Places, read_sparse, read_table
@@ -109,15 +110,14 @@ def _without_users(folder: Path, part: dict[str, Any], purchases: csr_matrix) ->
     if part["kind"] == "projection":
         items, weight, few = (read_table(folder, arrays, n) for n in ("items", "weight", "filter"))
         return Spectral(items * weight[:, None], few, weight).part(purchases)
-    near = Neighbours(read_sparse(folder, arrays, purchases.shape[1]))
-    return lambda rows: near.scores(purchases[rows])
+    return Neighbours(read_sparse(folder, arrays, purchases.shape[1])).part(purchases)
 
 
 def _with_users(folder: Path, part: dict[str, Any], users: np.ndarray) -> Scores:
     arrays: Places = part["arrays"]
     items = read_table(folder, arrays, "items")
     if part["kind"] == "dot":
-        return lambda rows: users[rows] @ items.T
+        return LowRank(users, items)
     if "stretch" in arrays:
         length = np.sqrt(np.square(items).sum(1, keepdims=True) + np.float32(EPSILON))
         items = items / length * read_table(folder, arrays, "stretch")

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from medapps.errors import MedappsError
-from medapps.model.rule import EPSILON
+from medapps.model.rule import BILINEAR, EPSILON, EUCLIDEAN, MODULUS, PAIRRE_L1, PAIRRE_L2
 from medapps.model.rules import RULES
 from medapps.recommend.mixture import Mixture
 from medapps.recommend.parts.collaborative import Factors
@@ -28,13 +28,13 @@ from medapps.recommend.parts.neighbours import Neighbours
 from medapps.recommend.parts.spectral import Spectral
 
 MEASURES = {
-    "euclidean.Euclidean": "euclidean",
-    "modulus.Modulus": "modulus",
-    "bilinear.Bilinear": "product",
-    "pairre.PairreL2": "euclidean",
-    "pairre.PairreL1": "absolute",
+    EUCLIDEAN: "euclidean",
+    MODULUS: "modulus",
+    BILINEAR: "product",
+    PAIRRE_L2: "euclidean",
+    PAIRRE_L1: "absolute",
 }
-"""How a kernel's distance is called in the page."""
+"""How a distance is called in the page."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _typical(users: np.ndarray, model: Mixture) -> np.ndarray:
 def _distance(graph: GraphScore, rows: np.ndarray) -> Part:
     """The graph's score; PairRE as a distance of stretched unit vectors."""
     spec = graph.spec
-    measure = MEASURES.get(RULES[spec.scorer].NORMS[spec.norm].kernel)
+    measure = MEASURES.get(RULES[spec.scorer].NORMS[spec.norm])
     if measure is None:
         raise MedappsError(
             f"A page cannot compute the distance of the scorer {spec.scorer!r}.",

@@ -10,6 +10,7 @@
     collaborative: "similar buyers",
     gmf: "similar buyers and the graph",
     neighbours: "bought together",
+    spectral: "bought by the same people",
     graph: "near in the graph",
     service: "similar place in the graph",
     popularity: "popular",
