@@ -203,6 +203,8 @@ def validate(model: type[Model], values: Mapping[str, Any], where: str) -> Model
 
 def _sentence(model: type[BaseModel], item: Mapping[str, Any]) -> str:
     key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "string_pattern_mismatch":  # a pattern is for programs
+        return f"{key}: {_meaning(model, item['loc'])} That is not {item['input']!r}."
     if item["type"] != "extra_forbidden":
         given = "" if item["type"] == "missing" else f", not {item['input']!r}"
         return f"{key}: {item['msg'][:1].lower()}{item['msg'][1:]}{given}."
@@ -214,6 +216,19 @@ def _sentence(model: type[BaseModel], item: Mapping[str, Any]) -> str:
             last, known, 1, 0.0
         )
     return f"unknown key {key!r}; did you mean {near[0]!r}?"
+
+
+def _meaning(model: type[BaseModel], place: Iterable[Any]) -> str:
+    """What the docstring of a field says."""
+    text = ""
+    for part in place:
+        info = model.model_fields.get(str(part))
+        if info is None:
+            break
+        text, inner = info.description or text, info.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            model = inner
+    return text[:1].lower() + text[1:]
 
 
 def _known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

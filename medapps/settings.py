@@ -7,7 +7,13 @@ from pydantic import Field
 from medapps.baselines.config import BaselineConfig
 from medapps.config import Config
 from medapps.crop.tiers import CropConfig
-from medapps.graph.config import GraphConfig, SplitConfig
+from medapps.graph.config import (
+    GraphConfig,
+    InteractionsConfig,
+    LabelsConfig,
+    SplitConfig,
+    TableConfig,
+)
 from medapps.label.config import LabelConfig
 from medapps.recommend.config import RecommendConfig
 from medapps.study.config import StudyConfig
@@ -19,6 +25,10 @@ class Settings(Config):
 
     graph: GraphConfig = Field(default_factory=GraphConfig)
     """Reading and completing a graph."""
+    interactions: InteractionsConfig = Field(default_factory=InteractionsConfig)
+    """Columns and dates of the interactions."""
+    labels: LabelsConfig = Field(default_factory=LabelsConfig)
+    """Columns of the labels."""
     split: SplitConfig = Field(default_factory=SplitConfig)
     """Which purchases train, validate and test."""
     train: MedConfig = Field(default_factory=MedConfig)
@@ -33,3 +43,8 @@ class Settings(Config):
     """Making the baselines."""
     study: StudyConfig = Field(default_factory=StudyConfig)
     """What `medapps run` does."""
+
+    @property
+    def tables(self) -> TableConfig:
+        """How the tables by user are read."""
+        return TableConfig(interactions=self.interactions, labels=self.labels)

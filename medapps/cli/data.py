@@ -52,7 +52,8 @@ def check(
     from medapps.cli.tables import facts, rows
     from medapps.graph.check import check_dataset
 
-    found = check_dataset(path, job.settings().graph)
+    settings = job.settings()
+    found = check_dataset(path, settings.graph, settings.tables)
     values = {
         "artifact": None,
         **dict.fromkeys(_MADE, 0),

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.config import GraphConfig
+from medapps.graph.config import GraphConfig, TableConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import TripleIds
 from medapps.graph.read import graph_files, read_graph, triples_of
@@ -61,9 +61,11 @@ class Check:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
 
-def check_dataset(path: str | Path, config: GraphConfig | None = None) -> Check:
+def check_dataset(
+    path: str | Path, config: GraphConfig | None = None, tables: TableConfig | None = None
+) -> Check:
     """Look at a graph file or a dataset folder; problems are listed, never raised."""
-    path = Path(path)
+    path, tables = Path(path), tables or TableConfig()
     config = (config or GraphConfig()).model_copy(
         update={"duplicates": "keep", "self_loops": "keep", "interactions": "off"}
     )
@@ -71,14 +73,14 @@ def check_dataset(path: str | Path, config: GraphConfig | None = None) -> Check:
     counts: dict[str, int | list[str]] = {}
     try:
         files = graph_files(path)
-        graph = read_graph(path, config)
+        graph = read_graph(path, config, tables_beside=tables)
     except MedappsError as error:
         return Check(path, problems=(DataProblem("error", "unreadable", str(error)),))
     counts |= graph.counts()
     problems += _graph_problems(graph, files, config)
     if path.is_dir():
-        counts |= _labels(path, graph, problems)
-        counts |= _interactions(path, graph, problems)
+        counts |= _labels(path, graph, tables, problems)
+        counts |= _interactions(path, graph, tables, problems)
     problems.sort(key=lambda problem: problem.severity)
     return Check(path, counts, _degrees(graph), _relations(graph), tuple(problems))
 
@@ -152,12 +154,14 @@ def _relations(graph: Graph) -> pl.DataFrame:
     return frame.with_columns(graph.relations.names(frame["relation"].to_numpy()).alias("relation"))
 
 
-def _labels(folder: Path, graph: Graph, problems: list[DataProblem]) -> dict[str, int | list[str]]:
+def _labels(
+    folder: Path, graph: Graph, tables: TableConfig, problems: list[DataProblem]
+) -> dict[str, int | list[str]]:
     file = find_table(folder, ["labels"])
     if file is None:
         return {"labels": []}
     try:
-        labels = read_labels(file, graph)
+        labels = read_labels(file, graph, tables.labels.user)
     except MedappsError as error:
         problems.append(DataProblem("error", "labels", str(error), file=file.name))
         return {"labels": []}
@@ -187,13 +191,13 @@ def _unknown_users(table: pl.DataFrame, column: str, file: str, graph: Graph) ->
 
 
 def _interactions(
-    folder: Path, graph: Graph, problems: list[DataProblem]
+    folder: Path, graph: Graph, tables: TableConfig, problems: list[DataProblem]
 ) -> dict[str, int | list[str]]:
     file = find_table(folder, ["interactions"])
     if file is None:
         return {"items": 0, "interactions": 0}
     try:
-        table = read_interactions(file, graph)
+        table = read_interactions(file, graph, columns=tables.interactions)
     except MedappsError as error:
         problems.append(DataProblem("error", "interactions", str(error), file=file.name))
         return {"items": 0, "interactions": 0}

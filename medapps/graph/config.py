@@ -39,6 +39,37 @@ class GraphConfig(Config):
     """Entities whose name begins so are the users, if there are any."""
 
 
+class InteractionsConfig(Config):
+    """Columns of the interactions, each a name or a position counted from 0, and their dates."""
+
+    user: Column = "user"
+    """Column of who took something."""
+    item: Column = "item"
+    """Column of what was taken."""
+    rating: Column = "rating"
+    """Column of the rating, where there is one."""
+    timestamp: Column = "timestamp"
+    """Column of the time, where there is one: a number or a date."""
+    dates: Literal["iso", "day-first", "month-first"] = "iso"
+    """How dates are written: 2026-01-31, 31/01/2026 or 01/31/2026; a time of day may follow."""
+
+
+class LabelsConfig(Config):
+    """Columns of the labels; all but the user's are labels."""
+
+    user: Column = "user"
+    """Column of the user: a name, or a position counted from 0."""
+
+
+class TableConfig(Config):
+    """How the tables by user are read."""
+
+    interactions: InteractionsConfig = Field(default_factory=InteractionsConfig)
+    """Who took what."""
+    labels: LabelsConfig = Field(default_factory=LabelsConfig)
+    """Classes of users."""
+
+
 class SplitConfig(Config):
     """Which purchases train, validate and test; graph and tasks share it."""
 

@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
-from medapps.graph.config import GraphConfig
+from medapps.graph.config import GraphConfig, TableConfig
 from medapps.graph.graph import Graph
 from medapps.graph.ids import IdMap, TripleIds
 from medapps.graph.split import TRAIN, PurchaseSplit, split_purchases
 from medapps.graph.tables import Table, find_table, regular_file, scan_table, table_errors
+from medapps.graph.user_tables import user_table
 
 GRAPH_FILES = ("skg", "triples", "train")
 INVERSE = ":inverse"
@@ -21,21 +22,24 @@ TAKES = "takes"
 
 
 def read_graph(
-    path: str | Path, config: GraphConfig | None = None, split: PurchaseSplit | None = None
+    path: str | Path,
+    config: GraphConfig | None = None,
+    split: PurchaseSplit | None = None,
+    tables_beside: TableConfig | None = None,
 ) -> Graph:
     """Read a graph file, or the graph of a dataset folder; triples come out in ascending order.
 
     Training purchases of `split`, by default of the interactions beside the graph, are triples of
-    the relation `takes`, as `config.interactions` says.
+    the relation `takes`, as `config.interactions` says; `tables_beside` names their columns.
     """
-    config = config or GraphConfig()
+    config, beside = config or GraphConfig(), tables_beside or TableConfig()
     files = graph_files(Path(path))
     folder = files["train"].parent
     tables = {part: triples_of(file, config) for part, file in files.items()}
     notes: dict[str, int] = {}
     buyers = None
     try:
-        split = _split_of(folder, split, config)
+        split = _split_of(folder, split, config, beside)
         if split is not None:
             extra = _purchases(split, tables["train"])
             notes["interactions_added"] = len(extra)
@@ -63,7 +67,7 @@ def read_graph(
         train=triples["train"],
         valid=triples.get("valid", empty),
         test=triples.get("test", empty),
-        users=find_users(ids.entities, folder, config.user_prefix, buyers),
+        users=find_users(ids.entities, folder, config.user_prefix, buyers, beside),
         name=folder.resolve().name if files["train"].stem in GRAPH_FILES else files["train"].stem,
         source=str(folder.resolve()),
         notes=notes,
@@ -76,7 +80,7 @@ def _rows_beside(folder: Path) -> int:
 
 
 def _split_of(
-    folder: Path, split: PurchaseSplit | None, config: GraphConfig
+    folder: Path, split: PurchaseSplit | None, config: GraphConfig, beside: TableConfig
 ) -> PurchaseSplit | None:
     """The given split, or the usual one of the interactions beside a graph; None where purchases
     are not wanted or not there.
@@ -85,7 +89,7 @@ def _split_of(
         return None
     if split is None and config.interactions == "auto" and not find_table(folder, ["interactions"]):
         return None
-    return split or split_purchases(folder)
+    return split or split_purchases(folder, columns=beside.interactions)
 
 
 def graph_files(path: Path) -> dict[str, Path]:
@@ -120,7 +124,7 @@ def triples_of(path: Path, config: GraphConfig) -> pl.LazyFrame:
     frame = scan_table(path, separator=config.separator, header=config.header)
     table = Table(frame, path, str(path))
     wanted = {"head": config.head, "relation": config.relation, "tail": config.tail}
-    names = {role: table.column(given, option=f"graph.{role}") for role, given in wanted.items()}
+    names = table.named(wanted, "graph")
     if len(set(names.values())) < 3:
         raise MedappsError(
             f"Head, relation and tail of {path} must be three columns, not {names}.",
@@ -245,7 +249,11 @@ def _with_inverse(
 
 
 def find_users(
-    entities: IdMap, folder: Path, prefix: str, buyers: pl.Series | None = None
+    entities: IdMap,
+    folder: Path,
+    prefix: str,
+    buyers: pl.Series | None = None,
+    beside: TableConfig | None = None,
 ) -> np.ndarray:
     """int32, ascending: those that `named_users` finds, else all entities."""
     ids = named_users(entities, folder, prefix, buyers)
@@ -260,12 +268,14 @@ def named_users(
         named = np.flatnonzero(entities.names().str.starts_with(prefix).to_numpy())
         if len(named):
             return named.astype(np.int32)
-    beside = [file for stem in ("labels", "interactions") if (file := find_table(folder, [stem]))]
+    beside = beside or TableConfig()
+    columns = {"labels": beside.labels.user, "interactions": beside.interactions.user}
     found = [np.empty(0, np.int32) if buyers is None else entities.ids(buyers)]
-    for file in beside:
-        table = Table.of(file, file.stem)
-        table.require("user")
-        users = table.select("user").with_ids("user")
+    for stem, column in columns.items():
+        file = find_table(folder, [stem])
+        if file is None:
+            continue
+        users = user_table(file, stem, column).select("user").with_ids("user")
         names = users.collect(users.frame.unique())["user"]
         if entities.dtype == pl.String:
             names = names.cast(pl.String)  # numbers in a text file

@@ -17,9 +17,9 @@ import polars as pl
 
 from medapps.arrays import open_arrays
 from medapps.errors import MedappsError
-from medapps.graph.config import SplitConfig
+from medapps.graph.config import InteractionsConfig, SplitConfig
 from medapps.graph.ids import IdMap
-from medapps.graph.user_tables import checked, without_bad_ratings
+from medapps.graph.user_tables import checked, interactions_table, without_bad_ratings
 from medapps.store import NEW, Manifest, Provenance, read_manifest, usable, writing
 
 TRAIN, VALID, TEST = 0, 1, 2
@@ -226,13 +226,15 @@ class PurchaseSplit:
 
 
 def split_purchases(
-    source: str | Path | pl.DataFrame, config: SplitConfig | None = None
+    source: str | Path | pl.DataFrame,
+    config: SplitConfig | None = None,
+    columns: InteractionsConfig | None = None,
 ) -> PurchaseSplit:
     """Decide what each purchase of a file, a dataset folder or a table is for.
 
-    Refuses data in which no user can be tested.
+    Refuses data in which no user can be tested. `columns` says what they are called there.
     """
-    split = decided(source, config or SplitConfig())
+    split = decided(source, config or SplitConfig(), columns)
     if not np.isin(split.part, (TEST, COLD_TEST)).any():
         raise MedappsError(
             f"No user can be tested: all {len(split.users)} users have a single interaction, "
@@ -242,10 +244,16 @@ def split_purchases(
     return split
 
 
-def decided(source: str | Path | pl.DataFrame, config: SplitConfig) -> PurchaseSplit:
+def decided(
+    source: str | Path | pl.DataFrame,
+    config: SplitConfig,
+    columns: InteractionsConfig | None = None,
+) -> PurchaseSplit:
     """The same for purchases among which there may be nobody to test."""
-    every, name = checked(source, None, config.bad_ratings == "drop", config.own_split)
-    good = without_bad_ratings(every, name, config.bad_ratings)
+    columns = columns or InteractionsConfig()
+    table = interactions_table(source, columns, config.own_split)
+    every = checked(table, None, config.bad_ratings == "drop", columns)
+    good = without_bad_ratings(every, table.name, config.bad_ratings)
     own = "split" in good.columns
     frame = by_date(good, config.test_share) if config.by == "time" and not own else good
     frame = leave_one_out(frame)

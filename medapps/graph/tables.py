@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,36 +81,28 @@ class Table:
     def select(self, *columns: str) -> Table:
         return replace(self, frame=self.frame.select(*columns))
 
-    def require(self, *needed: str) -> None:
-        """Refuse a table that lacks one of the columns."""
+    def named(self, wanted: Mapping[str, str | int], section: str) -> dict[str, str]:
+        """The names of columns given by name or position, which settings of a section choose;
+        refuses a table that lacks some, naming all of them.
+        """
         names = self.columns
-        missing = [name for name in needed if name not in names]
-        if missing:
-            raise MedappsError(
-                f"{self.name} has no column {' and '.join(map(repr, missing))}; "
-                f"it has {', '.join(map(repr, names))}.",
-                fix=f"It needs the columns {', '.join(needed)}"
-                + (", separated by commas (.csv) or tabs (.tsv)." if len(names) == 1 else "."),
-            )
-
-    def column(self, wanted: str | int, *, option: str) -> str:
-        """The name of a column given by name or position; `option` is what chooses it."""
-        names = self.columns
-        if isinstance(wanted, int):
-            if 0 <= wanted < len(names):
-                return names[wanted]
-        elif wanted in names:
-            return wanted
-        problem = f"{self.name} has no column {wanted!r}; it has {', '.join(map(repr, names))}."
+        found = {role: _name_at(names, given) for role, given in wanted.items()}
+        missing = [role for role, name in found.items() if name is None]
+        if not missing:
+            return {role: name for role, name in found.items() if name is not None}
+        lacking = " and ".join(repr(wanted[role]) for role in missing)
+        problem = f"{self.name} has no column {lacking}; it has {', '.join(map(repr, names))}."
         if len(names) == 1 and self.is_text:
             counts = {mark: names[0].count(mark) for mark in _NAMED}
             mark = max(counts, key=lambda key: counts[key])
             if counts[mark]:
-                raise MedappsError(
-                    f"{problem} Its fields seem to be separated by {_NAMED[mark]}.",
-                    fix=f"Add --set {option.rpartition('.')[0]}.separator={mark!r}.",
-                )
-        raise MedappsError(problem, fix=f"Name the column with --set {option}=NAME or =POSITION.")
+                fix = "Write it again, separated by commas (.csv) or tabs (.tsv)."
+                if section == "graph":
+                    fix = f"Add --set {section}.separator={mark!r}."
+                problem = f"{problem} Its fields seem to be separated by {_NAMED[mark]}."
+                raise MedappsError(problem, fix=fix)
+        options = " ".join(f"--set {section}.{role}=NAME" for role in missing)
+        raise MedappsError(problem, fix=f"Name what is called otherwise: {options}.")
 
     def with_ids(self, *columns: str) -> Table:
         """The table with these columns as ids of one type, String or Int64."""
@@ -190,6 +182,13 @@ class Table:
             )
         if not rows:
             raise MedappsError(f"{self.name} is empty: it has columns but no rows.")
+
+
+def _name_at(names: Sequence[str], given: str | int) -> str | None:
+    """The column of that name or position, if there is one."""
+    if isinstance(given, int):
+        return names[given] if 0 <= given < len(names) else None
+    return given if given in names else None
 
 
 def regular_file(path: Path) -> Path:

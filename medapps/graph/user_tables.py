@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from medapps.errors import MedappsError
+from medapps.graph.config import Column, InteractionsConfig
 from medapps.graph.graph import SPLITS, Graph
 from medapps.graph.ids import IdMap
 from medapps.graph.tables import Table
@@ -21,62 +22,103 @@ def read_interactions(
     *,
     bad_ratings: str = "error",
     own_split: bool = True,
+    columns: InteractionsConfig | None = None,
 ) -> pl.DataFrame:
     """`user`, `item` and, where the table has them, `rating`, `timestamp`, `split`.
 
     `source` is a file, a dataset folder or a table. `bad_ratings` says whether negative and
     non-finite ratings are an error or are dropped; without `own_split` the column is ignored.
+    `columns` says what they are called there.
     """
-    frame, name = checked(source, graph, bad_ratings == "drop", own_split)
-    return without_bad_ratings(frame, name, bad_ratings)
+    columns = columns or InteractionsConfig()
+    table = interactions_table(source, columns, own_split)
+    frame = checked(table, graph, bad_ratings == "drop", columns)
+    return without_bad_ratings(frame, table.name, bad_ratings)
+
+
+def interactions_table(
+    source: str | Path | pl.DataFrame, columns: InteractionsConfig, own_split: bool
+) -> Table:
+    """The columns of the interactions under their usual names, not read yet."""
+    table = Table.of(source, "interactions")
+    usual, given = InteractionsConfig(), columns.model_dump(exclude={"dates"})
+    needed = ("user", "item")
+    there = {
+        role: name
+        for role, name in given.items()
+        if role in needed or name != getattr(usual, role) or name in table.columns
+    }
+    names = table.named(there, "interactions")
+    if own_split and "split" in table.columns:
+        names["split"] = "split"
+    frame = table.frame.select(**{role: pl.col(name) for role, name in names.items()})
+    return replace(table, frame=frame)
 
 
 def checked(
-    source: str | Path | pl.DataFrame, graph: Graph | None, any_rating: bool, own_split: bool
-) -> tuple[pl.DataFrame, str]:
-    """All rows, checked but for their ratings, and what messages call the table.
+    table: Table, graph: Graph | None, any_rating: bool, columns: InteractionsConfig
+) -> pl.DataFrame:
+    """All rows of the interactions, checked but for their ratings.
 
     `any_rating` lets ratings pass that are empty or no numbers.
     """
-    table = Table.of(source, "interactions")
-    table.require("user", "item")
-    wanted = ("rating", "timestamp", "split") if own_split else ("rating", "timestamp")
-    extra = [name for name in wanted if name in table.columns]
-    table = table.select("user", "item", *extra)
-    table.refuse_gaps("user", "item", *(n for n in extra if n != "rating" or not any_rating))
+    names = table.columns
+    table.refuse_gaps(*(n for n in names if n != "rating" or not any_rating))
     frame = table.with_ids("user").with_ids("item").of_graph(graph, ["user", "item"])
-    if table.is_text:
-        frame = _typed(frame, any_rating)
-    if "timestamp" in extra:
-        _check_timestamp(frame["timestamp"], table.name)
-    if "split" in extra:
+    if table.is_text and "rating" in names:
+        rating = pl.col("rating")
+        attempts = [rating.cast(pl.Int64), rating.cast(pl.Float64, strict=not any_rating)]
+        frame = _first_that_works(frame, attempts)
+    if "timestamp" in names:
+        if frame["timestamp"].dtype == pl.String:
+            frame = _first_that_works(frame, _times(columns.dates))
+        _check_timestamp(frame["timestamp"], table.name, columns)
+    if "split" in names:
         _check_split(frame["split"], table.name)
-    return frame, table.name
-
-
-def _typed(frame: pl.DataFrame, any_rating: bool) -> pl.DataFrame:
-    """Numbers of a text file as numbers, dates as dates; what is neither stays a string, but a
-    rating becomes null where any is allowed.
-    """
-    rating, time = pl.col("rating"), pl.col("timestamp")
-    numbers = {
-        "rating": [rating.cast(pl.Int64), rating.cast(pl.Float64, strict=not any_rating)],
-        "timestamp": [time.cast(pl.Int64), time.cast(pl.Float64), time.str.to_datetime()],
-    }
-    for name, attempts in numbers.items():
-        for attempt in attempts if name in frame.columns else []:
-            try:
-                frame = frame.with_columns(attempt)
-                break
-            except pl.exceptions.PolarsError:
-                continue
     return frame
 
 
-def _check_timestamp(time: pl.Series, name: str) -> None:
+def _first_that_works(frame: pl.DataFrame, attempts: list[pl.Expr]) -> pl.DataFrame:
+    """The frame with a column converted; as it is, where no attempt succeeds for all rows."""
+    for attempt in attempts:
+        try:
+            return frame.with_columns(attempt)
+        except pl.exceptions.PolarsError:
+            continue
+    return frame
+
+
+_ORDER = {
+    "iso": (r"^(\d{4})/(\d{1,2})/(\d{1,2})", "${1}-${2}-${3}"),
+    "day-first": (r"^(\d{1,2})[./-](\d{1,2})[./-](\d{4})", "${3}-${2}-${1}"),
+    "month-first": (r"^(\d{1,2})[./-](\d{1,2})[./-](\d{4})", "${3}-${1}-${2}"),
+}
+"""Dates as they are written, and as year, month and day."""
+_CLOCKS = ("", " %H:%M", " %H:%M:%S%.f", " %H:%M:%S%.f%z")
+
+
+def _times(dates: str) -> list[pl.Expr]:
+    """Ways to read words as times: numbers, or dates in one order of day and month, never guessed
+    from the values.
+    """
+    time = pl.col("timestamp")
+    day = time.str.replace(*_ORDER[dates]).str.replace("T", " ").str.replace("Z$", "+00:00")
+    parsed = [day.str.to_datetime(f"%Y-%m-%d{clock}", time_unit="us") for clock in _CLOCKS]
+    return [time.cast(pl.Int64), time.cast(pl.Float64), *parsed]
+
+
+def _check_timestamp(time: pl.Series, name: str, columns: InteractionsConfig) -> None:
+    called = f"Column {columns.timestamp!r}"
+    if time.dtype == pl.String:
+        others = " or ".join(dates for dates in _ORDER if dates != columns.dates)
+        raise MedappsError(
+            f"{called} of {name} must hold a number or a date in every row, and "
+            f"not all of its values, such as {time[0]!r}, are {columns.dates} dates.",
+            fix=f"Say how dates are written (--set interactions.dates={others}), or convert them.",
+        )
     if not (time.dtype.is_numeric() or time.dtype in (pl.Datetime, pl.Date)):
         raise MedappsError(
-            f"Column 'timestamp' of {name} has type {time.dtype}; it must be a number or a date.",
+            f"{called} of {name} has type {time.dtype}; it must be a number or a date.",
             fix="Convert it, or leave the column out.",
         )
     if time.dtype.is_float() and not time.is_finite().all():
@@ -123,13 +165,24 @@ MIN_USERS = 3
 """Of a class: one to train, one to validate, one to test."""
 
 
-def read_labels(source: str | Path | pl.DataFrame, graph: Graph | None = None) -> pl.DataFrame:
+def user_table(source: str | Path | pl.DataFrame, stem: str, user: Column) -> Table:
+    """A table whose column of users is called `user`, not read yet."""
+    table = Table.of(source, stem)
+    name = table.named({"user": user}, stem)["user"]
+    if name == "user":
+        return table
+    others = [column for column in table.columns if column not in (name, "user")]
+    return replace(table, frame=table.frame.select(pl.col(name).alias("user"), *others))
+
+
+def read_labels(
+    source: str | Path | pl.DataFrame, graph: Graph | None = None, user: Column = "user"
+) -> pl.DataFrame:
     """`user` and the label columns; with a graph, at least one user must be in it.
 
-    `source` is a file, a dataset folder or a table.
+    `source` is a file, a dataset folder or a table, and `user` is what the column is called there.
     """
-    table = Table.of(source, "labels")
-    table.require("user")
+    table = user_table(source, "labels", user)
     if len(table.columns) < 2:
         raise MedappsError(
             f"{table.name} has no label column beside 'user'.", fix="Add a column with classes."
@@ -184,8 +237,7 @@ class Labels:
         Users without a label are left out and counted. `rare` says whether a class of fewer than
         three users is an error or is dropped.
         """
-        table = Table.of(source, "labels")
-        table.require("user")
+        table = user_table(source, "labels", "user")
         column = _choose(table.frame.collect_schema(), column)
         words = pl.col(column).cast(pl.String)
         blank = words.str.strip_chars() == ""

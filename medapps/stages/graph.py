@@ -14,7 +14,6 @@ from medapps.store import digest_of, file_digest
 from medapps.tracking import Run
 
 if TYPE_CHECKING:
-    from medapps.graph.config import SplitConfig
     from medapps.graph.split import PurchaseSplit
     from medapps.settings import Settings
     from medapps.train.distributed.group import Group
@@ -33,15 +32,18 @@ def graph_stage(
     return group.agree(lambda: made or _graph_stage(replace(runner, force=False), path, settings))
 
 
-def split_stage(runner: Runner, interactions: Path, config: SplitConfig) -> PurchaseSplit:
+def split_stage(runner: Runner, interactions: Path, settings: Settings) -> PurchaseSplit:
     """Split the purchases of a file once; graph and tasks start from it. It has no run."""
     from medapps.graph.split import PurchaseSplit, split_purchases
 
+    config, columns = settings.split, settings.interactions
     digest = file_digest(regular_file(interactions))
-    stage = Stage("split", "split", config.plain(), {"interactions": digest})
+    plain = config.plain() | {"columns": columns.plain()}
+    stage = Stage("split", "split", plain, {"interactions": digest})
     if done := runner.kept(stage):
         return PurchaseSplit.load(done)
-    return split_purchases(interactions, config).save(runner.folder(stage), stage.provenance())
+    split = split_purchases(interactions, config, columns)
+    return split.save(runner.folder(stage), stage.provenance())
 
 
 def _graph_stage(runner: Runner, path: Path, settings: Settings) -> tuple[Graph, Path]:
@@ -54,13 +56,14 @@ def _graph_stage(runner: Runner, path: Path, settings: Settings) -> tuple[Graph,
     parents = {file.name: file_digest(file) for file in inputs}
     if split is not None:
         parents["split"] = split.digest
-    stage = Stage("graph", "graph", config.plain(), parents)
+    plain = config.plain() | {"columns": settings.tables.plain()}
+    stage = Stage("graph", "graph", plain, parents)
     if done := runner.kept(stage):
         graph = Graph.load(done)
         if graph.source == str(files["train"].parent.resolve()):
             return graph, done
     folder = runner.folder(stage)
-    graph = read_graph(path, config, split)
+    graph = read_graph(path, config, split, settings.tables)
     if left := graph.notes.get("interactions_left_out"):
         runner.say(f"{left:,} purchases stay out of the graph: their ids do not fit its ids.")
     return graph.save(folder, stage.provenance()), folder
@@ -72,7 +75,7 @@ def _split_beside(runner: Runner, folder: Path, settings: Settings) -> PurchaseS
     if wanted == "off" or (wanted == "auto" and file is None):
         return None
     try:
-        return split_stage(runner, table_file(folder, "interactions"), settings.split)
+        return split_stage(runner, table_file(folder, "interactions"), settings)
     except MedappsError as error:
         if wanted == "on":
             raise

@@ -17,6 +17,7 @@ from medapps.crop.crop import Crop
 from medapps.crop.embedding import Embedding
 from medapps.crop.service import user_vectors
 from medapps.errors import MedappsError
+from medapps.graph.config import Column
 from medapps.graph.graph import Graph
 from medapps.graph.split import PurchaseSplit
 from medapps.graph.tables import find_table, table_file
@@ -58,6 +59,8 @@ class TaskInputs:
     """What each purchase is for, where the task recommends."""
     graph: Graph | None = None
     """The graph that the vectors come from, where it is at hand."""
+    user_column: Column = "user"
+    """What the labels call their users."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def task_inputs(runner: Runner, settings: Settings, stem: str, wanted: Wanted) -
     found = _found_inputs(runner, settings, stem, wanted)
     if stem != "interactions" or found.split is not None:
         return found
-    return replace(found, split=split_stage(runner, found.table, settings.split))
+    return replace(found, split=split_stage(runner, found.table, settings))
 
 
 def _found_inputs(runner: Runner, settings: Settings, stem: str, wanted: Wanted) -> TaskInputs:
@@ -115,7 +118,8 @@ def _found_inputs(runner: Runner, settings: Settings, stem: str, wanted: Wanted)
     )
     table = wanted.table or table_file(Path(graph.source), stem)
     split = find_split(runner.workspace, graph, table) if stem == "interactions" else None
-    return TaskInputs(vectors, table, graph.name, seeds, split=split, graph=graph)
+    user = settings.labels.user
+    return TaskInputs(vectors, table, graph.name, seeds, split=split, graph=graph, user_column=user)
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,8 @@ def _warn(runner: Runner, report: Report) -> None:
 
 def label_stage(runner: Runner, inputs: TaskInputs, config: LabelConfig) -> tuple[Report, Path]:
     """Label users; the model is kept as labellers/<name of the report's folder>."""
-    table = read_labels(inputs.table)
+    table = read_labels(inputs.table, user=inputs.user_column)
+    called = {} if inputs.user_column == "user" else {"user": str(inputs.user_column)}
     first = next(iter(label_columns(table.schema)), None)
     column = config.column or first
     config = config.model_copy(update={"column": column})
@@ -209,7 +214,7 @@ def label_stage(runner: Runner, inputs: TaskInputs, config: LabelConfig) -> tupl
         "label",
         inputs,
         config.plain(),
-        {"labels": file_digest(inputs.table)},
+        {"labels": file_digest(inputs.table)} | called,
         "labeller" if inputs.keep_model else None,
         "label" if column == first else f"label-{column}",
         {"label": column},

@@ -145,9 +145,17 @@ class Measuring:
         table, split = table_file(Path(self.graph.source), stem), None
         if stem == "interactions":
             split = find_split(self.runner.workspace, self.graph, table)
-            split = split or split_stage(self.runner, table, self.settings.split)
+            split = split or split_stage(self.runner, table, self.settings)
         keep = self._is_kept(vectors)
-        return TaskInputs(vectors, table, self.graph.name, seeds, keep_model=keep, split=split)
+        return TaskInputs(
+            vectors,
+            table,
+            self.graph.name,
+            seeds,
+            keep_model=keep,
+            split=split,
+            user_column=self.settings.labels.user,
+        )
 
     def _is_kept(self, vectors: Vectors) -> bool:
         """Whether what these vectors train is registered."""

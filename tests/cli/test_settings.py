@@ -71,3 +71,10 @@ def test_a_setting_out_of_range_is_refused(setting: str) -> None:
 def test_settings_in_range_pass() -> None:
     for setting in ("train.lr=1000", "graph.separator=;", "graph.separator='|'", "train.penalty=0"):
         assert dump("--set", setting)[0] == 0
+
+
+def test_a_wrong_form_is_told_in_words_and_not_as_a_pattern() -> None:
+    code, err = dump("--set", "graph.separator=ab")
+    assert code == 2 and "one ASCII character" in err and "'ab'" in err and "pattern" not in err
+    code, err = dump("--set", "study.name='a b'")
+    assert code == 2 and "letters" in err and "'a b'" in err and "pattern" not in err
