@@ -256,12 +256,16 @@ def find_users(
     beside: TableConfig | None = None,
 ) -> np.ndarray:
     """int32, ascending: those that `named_users` finds, else all entities."""
-    ids = named_users(entities, folder, prefix, buyers)
+    ids = named_users(entities, folder, prefix, buyers, beside)
     return ids if len(ids) else np.arange(len(entities), dtype=np.int32)
 
 
 def named_users(
-    entities: IdMap, folder: Path, prefix: str, buyers: pl.Series | None = None
+    entities: IdMap,
+    folder: Path,
+    prefix: str,
+    buyers: pl.Series | None = None,
+    beside: TableConfig | None = None,
 ) -> np.ndarray:
     """int32, ascending: entities with the prefix, else buyers and users of the tables beside."""
     if entities.integers is None and prefix:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medapps.errors import MedappsError
+from medapps.graph.config import TableConfig
 from medapps.graph.graph import Graph
 from medapps.graph.tables import find_table, regular_file, table_file
 from medapps.stages.runner import Runner, Stage
@@ -56,8 +57,9 @@ def _graph_stage(runner: Runner, path: Path, settings: Settings) -> tuple[Graph,
     parents = {file.name: file_digest(file) for file in inputs}
     if split is not None:
         parents["split"] = split.digest
-    plain = config.plain() | {"columns": settings.tables.plain()}
-    stage = Stage("graph", "graph", plain, parents)
+    if settings.tables != TableConfig():
+        parents["columns"] = digest_of(settings.tables.plain())
+    stage = Stage("graph", "graph", config.plain(), parents)
     if done := runner.kept(stage):
         graph = Graph.load(done)
         if graph.source == str(files["train"].parent.resolve()):
@@ -66,6 +68,11 @@ def _graph_stage(runner: Runner, path: Path, settings: Settings) -> tuple[Graph,
     graph = read_graph(path, config, split, settings.tables)
     if left := graph.notes.get("interactions_left_out"):
         runner.say(f"{left:,} purchases stay out of the graph: their ids do not fit its ids.")
+    if len(graph.users) == len(graph.entities):
+        runner.say(
+            "Who is a user is not known: beside the graph are neither labels nor interactions, "
+            f"and no name begins with {config.user_prefix!r}. Every entity counts as one."
+        )
     return graph.save(folder, stage.provenance()), folder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medapps.crop.embedding import Embedding
-from medapps.graph.config import GraphConfig, SplitConfig
+from medapps.graph.config import GraphConfig, InteractionsConfig, SplitConfig
 from medapps.graph.graph import Graph
 from medapps.graph.grow import additions, grow_graph, joined
 from medapps.graph.grow import config_of as graph_config
@@ -125,9 +125,10 @@ def _purchases(
     """The new purchases by the rules of the old ones, and all purchases as one split."""
     if file is None:
         return None, None
-    stated = before.manifest.config if before is not None and before.manifest else {}
+    stated = dict(before.manifest.config) if before is not None and before.manifest else {}
+    columns = InteractionsConfig(**stated.pop("columns", {}))
     config = SplitConfig(**stated | {"core": 0})  # a few days are no core
-    new = decided(file, config)
+    new = decided(file, config, columns)
     if before is None:
         return new, new
     added = additions(before, new)

@@ -72,7 +72,9 @@ class StudyConfig(Config):
     """Everything that `medapps run` does."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[\w.-]+$")] = "study"
-    """How the study is called in MLflow and by `medapps compare --study`."""
+    """How the study is called in MLflow and by `medapps compare --study`: letters, digits, dots
+    and dashes.
+    """
     data: Annotated[tuple[StudyData, ...], _short("name")] = ()
     """Data sets; each becomes an MLflow experiment."""
     methods: tuple[Method, ...] = ("med", "dt", "pca", "dualde")
@@ -91,7 +93,7 @@ class StudyConfig(Config):
     """Link prediction ranks among so many sampled entities; null among all."""
     limit: Count | None = None
     """At most this many test triples are ranked; null ranks all."""
-    register: bool = False
+    registers: bool = False
     """Keep what the first training of MED yields and register it in MLflow, for `medapps serve`:
     labellers, recommenders, and crops of the tiers.
     """

@@ -90,7 +90,7 @@ class Measuring:
         """Register what devices carry of the first training."""
         study, config = self.settings.study, self.settings.crop
         first = self.made.get(("med", 0, study.seeds[0]))
-        if not study.register or not isinstance(first, Embedding):
+        if not study.registers or not isinstance(first, Embedding):
             return
         for name, tier in config.tiers.items():
             if tier.dim in first.dims:
@@ -160,7 +160,7 @@ class Measuring:
     def _is_kept(self, vectors: Vectors) -> bool:
         """Whether what these vectors train is registered."""
         study, origin = self.settings.study, vectors.origin
-        return study.register and (origin.method, origin.seed) == ("med", study.seeds[0])
+        return study.registers and (origin.method, origin.seed) == ("med", study.seeds[0])
 
     def _vectors(self, method: str, dim: int, seed: int) -> Vectors:
         if method in CONTROLS:

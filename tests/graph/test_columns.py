@@ -125,3 +125,20 @@ def test_other_columns_make_another_split_and_commands_know_them(tmp_path: Path)
     assert graph.entities.names(graph.users).to_list() == ["u1", "u2"]
     assert "takes" in graph.relations.names().to_list()
     assert graph.train.shape == read_graph(folder, tables_beside=mapped.tables).train.shape
+
+
+def test_a_graph_without_tables_says_that_its_users_are_not_known(tmp_path: Path) -> None:
+    from medapps.settings import Settings
+    from medapps.stages import Runner, graph_stage
+    from medapps.store import Workspace
+
+    said: list[str] = []
+    runner = Runner(Workspace(tmp_path / "w"), tracked=False, say=said.append)
+    triples = {"head": ["a", "b"], "relation": ["r", "r"], "tail": ["c", "d"]}
+    for name, prefix in (("bare", ""), ("named", "user:")):
+        folder = tmp_path / name
+        folder.mkdir()
+        frame = pl.DataFrame(triples).with_columns(head=pl.lit(prefix) + pl.col("head"))
+        frame.write_parquet(folder / "triples.parquet")
+        graph_stage(runner, folder, Settings())
+    assert len(said) == 1 and "Every entity counts as one" in said[0]
