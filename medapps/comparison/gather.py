@@ -42,21 +42,21 @@ class Group:
 
     def measured(self, metric: str) -> Measured | None:
         """A metric on every unit, in every run; None where the reports hold totals only."""
-        name, runs = f"{self.method}/{self.dim}", list(enumerate(r.units for r in self.reports))
-        if all(metric in units for _, units in runs):
-            rows = [(training, row) for training, units in runs for row in units[metric]]
-            return Measured.mean([row for _, row in rows], name, [t for t, _ in rows])
-        correlation = metric == "pearson"
-        one, other = ("target", "score") if correlation else ("truth", "guess")
-        known = correlation or metric in FROM_CLASSES
-        if not known or not all({one, other} <= set(units) for _, units in runs):
-            return None
-        found = [(t, zip(units[one], units[other], strict=True)) for t, units in runs]
-        rows = [(training, pair) for training, pairs in found for pair in pairs]
-        pairs, trainings = [pair for _, pair in rows], [training for training, _ in rows]
-        if correlation:
-            return Measured.correlation(pairs, name, trainings)
-        return Measured.from_classes(pairs, metric, name, trainings)
+        units = [report.units for report in self.reports]
+        parts: tuple[str, ...] = (metric,)
+        if not all(metric in one for one in units):
+            parts = ("target", "score") if metric == "pearson" else ("truth", "guess")
+            known = metric == "pearson" or metric in FROM_CLASSES
+            if not known or not all({*parts} <= set(one) for one in units):
+                return None
+        runs = [list(zip(*(one[part] for part in parts), strict=True)) for one in units]
+        name, values = f"{self.method}/{self.dim}", [value for run in runs for value in run]
+        trainings = [training for training, run in enumerate(runs) for _ in run]
+        if len(parts) == 1:
+            return Measured.mean([value for (value,) in values], name, trainings)
+        if metric == "pearson":
+            return Measured.correlation(values, name, trainings)
+        return Measured.from_classes(values, metric, name, trainings)
 
     def cost(self, name: str) -> float | None:
         """Mean over the trainings."""

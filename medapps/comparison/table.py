@@ -122,17 +122,13 @@ def compare(
             "There is nothing to compare: no task has been run.",
             fix="Run one first: medapps label, recommend or rank, or medapps run FILE.",
         )
-    drawn = _draw(groups, draws, seed)
+    entries = _entries(groups, draws, seed)
     rows: list[Row] = []
     for place, dim in _columns(groups):
-        here = [group for group in groups if group.place == place and group.dim in (dim, 0)]
-        for metric in dict.fromkeys(name for group in here for name in group.reports[0].by_seed):
-            entries = [
-                Entry(group, metric, *drawn.get((group.key, metric), (None, None)))
-                for group in here
-                if all(metric in report.by_seed for report in group.reports)
-            ]
-            rows += _column(entries, metric, dim, tiers.get(dim, str(dim)), reference, level)
+        here = [e for e in entries if e.group.place == place and e.group.dim in (dim, 0)]
+        for metric in dict.fromkeys(entry.metric for entry in here):
+            column = [entry for entry in here if entry.metric == metric]
+            rows += _column(column, dim, tiers.get(dim, str(dim)), reference, level)
     return Comparison(tuple(_with_kept(rows)), reference, unequal(groups, reference))
 
 
@@ -152,44 +148,43 @@ def _columns(groups: list[Group]) -> list[tuple[Place, int]]:
     return sorted(kept, key=lambda item: (item[0], -item[1]))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entry:
     """One metric of one group, and its values on resampled units where it has units."""
 
     group: Group
     metric: str
     measured: Measured | None
-    draws: np.ndarray | None
+    draws: np.ndarray | None = None
 
     @property
     def value(self) -> float:
         return float(np.mean([np.mean(r.by_seed[self.metric]) for r in self.group.reports]))
 
 
-Drawn = dict[tuple[tuple[Place, str, int], str], tuple[Measured, np.ndarray]]
-
-
-def _draw(groups: list[Group], draws: int, seed: int) -> Drawn:
-    """Values of every group and metric, all that share their units drawn together."""
-    together: dict[str, list[tuple[Group, str, Measured]]] = {}
-    for group in groups:
-        for metric in group.reports[0].by_seed:
-            one = group.measured(metric)
-            if one is not None:
-                same = f"{group.unit_digest or group.key} {one.units}"
-                together.setdefault(same, []).append((group, metric, one))
-    out: Drawn = {}
+def _entries(groups: list[Group], draws: int, seed: int) -> list[Entry]:
+    """Every metric of every group; all that share their units are drawn together."""
+    entries = [
+        Entry(group, metric, group.measured(metric))
+        for group in groups
+        for metric in group.reports[0].by_seed
+        if all(metric in report.by_seed for report in group.reports)
+    ]
+    together: dict[str, list[tuple[Entry, Measured]]] = {}
+    for entry in entries:
+        if (one := entry.measured) is not None:
+            same = f"{entry.group.unit_digest or entry.group.key} {one.units}"
+            together.setdefault(same, []).append((entry, one))
     for members in together.values():
-        values = draw_values([one for _, _, one in members], draws=draws, seed=seed)
-        for (group, metric, one), drawn in zip(members, values, strict=True):
-            out[group.key, metric] = (one, drawn)
-    return out
+        values = draw_values([one for _, one in members], draws=draws, seed=seed)
+        for (entry, _), drawn in zip(members, values, strict=True):
+            entry.draws = drawn
+    return entries
 
 
-def _column(
-    entries: list[Entry], metric: str, dim: int, tier: str, reference: str, level: float
-) -> list[Row]:
+def _column(entries: list[Entry], dim: int, tier: str, reference: str, level: float) -> list[Row]:
     """The rows of one metric of one task at one size, the best one first and marked."""
+    metric = entries[0].metric
     sign = -1 if metric in LOWER_IS_BETTER else 1
     out = CONTROLS if any(e.group.method not in CONTROLS for e in entries) else ()
     best = max(sign * entry.value for entry in entries if entry.group.method not in out)
@@ -246,24 +241,15 @@ def _against(
 
 def _difference(entry: Entry, base: Entry, level: float) -> dict[str, Any] | None:
     """Paired difference of two entries; None where they were not measured on the same units."""
-    digest = entry.group.unit_digest
-    if not digest or digest != base.group.unit_digest:
+    one, other, digest = entry.measured, base.measured, entry.group.unit_digest
+    if not digest or digest != base.group.unit_digest or one is None or other is None:
         return None
-    one, other = entry.measured, base.measured
-    if one is None or other is None or entry.draws is None or base.draws is None:
-        return None
+    assert entry.draws is not None and base.draws is not None
     draws = entry.draws - base.draws
     low, high = interval(draws, level)
-    return {
-        "difference": one.value - other.value,
-        "difference_low": low,
-        "difference_high": high,
-        "p_value": max(two_sided(draws), _signed_rank(one, other)),
-    }
-
-
-def _signed_rank(one: Measured, other: Measured) -> float:
-    """Wilcoxon's p-value where both have unit values, else 0: only the bootstrap decides."""
-    if one.per_unit is None or other.per_unit is None:
-        return 0.0
-    return wilcoxon(one.per_unit, other.per_unit)
+    p = two_sided(draws)
+    if one.per_unit is not None and other.per_unit is not None:  # else only the bootstrap decides
+        p = max(p, wilcoxon(one.per_unit, other.per_unit))
+    difference = one.value - other.value
+    names = ("difference", "difference_low", "difference_high", "p_value")
+    return dict(zip(names, (difference, low, high, p), strict=True))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from medapps.comparison.grid import Grid, grids, markdown, metric_title
+import numpy as np
+
+from medapps.comparison.grid import grids, markdown, metric_title
 from medapps.comparison.table import Comparison, Row
 from medapps.methods import CONTROLS
 from medapps.store import (
@@ -24,7 +25,6 @@ from medapps.store import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -84,130 +84,71 @@ def copy_files(folder: Path, out: Path, *, force: bool = False) -> list[Path]:
     return list(files.values())
 
 
-COSTS = {"seconds": "seconds of training, teachers included", "bytes": "bytes on the device"}
+_AXES = {
+    "dim": ("retention", "dim"),
+    "train_seconds": ("seconds", "seconds of training, teachers included"),
+    "bytes": ("bytes", "bytes on the device"),
+}
+"""What quality is drawn over: the field of a row, the name of the file, the title of the axis."""
 _MARKERS = "osD^vP*Xph<>"
 
 
 def figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
-    """(file name, figure): three for every task on every data set."""
+    """(file name, figure): quality over dims, training time and bytes, for every task."""
     for grid in grids(comparison):
-        stem = "_".join(filter(None, (grid.place.data, grid.place.task, grid.place.target)))
-        rows = [line.rows[grid.metrics[0]] for line in grid.lines if grid.metrics[0] in line.rows]
-        if any(row.dim for row in rows):
-            draw = _retention(rows, comparison.reference)
-            yield f"{stem}_retention.png", _figure(grid, rows, draw)
-        for name, title in COSTS.items():
-            if any(_cost(row, name) for row in rows):
-                yield f"{stem}_{name}.png", _figure(grid, rows, _scatter(name, title, rows))
+        place, metric = grid.place, grid.metrics[0]
+        stem = "_".join(filter(None, (place.data, place.task, place.target)))
+        rows = [line.rows[metric] for line in grid.lines if metric in line.rows]
+        for field, (name, _) in _AXES.items():
+            if any(getattr(row, field) for row in rows):
+                yield f"{stem}_{name}.png", _figure(grid.title, rows, field, comparison.reference)
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a method is drawn."""
+def _figure(title: str, rows: list[Row], field: str, reference: str) -> Figure:
+    """One series per method, drawn without pyplot, so nothing stays open.
 
-    method: str
-    colour: str
-    marker: str
-    aside: float
-    """Step to the side, as a power of ten, so that intervals do not cover each other."""
-
-    @property
-    def line(self) -> str:
-        return ":" if self.method in CONTROLS else "-"
-
-
-Draw = Callable[["Axes", Look, list[Row]], None]
-
-
-def _figure(grid: Grid, rows: list[Row], draw: Draw) -> Figure:
-    """Axes with one series per method; drawn without pyplot, so nothing stays open."""
+    Over dims quality is a share of the reference's (else the best) at its largest dim; a method
+    that costs nothing is a level to compare with.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(grid.title)
-    axes.set_xscale("log")
-    axes.set_ylabel(metric_title(grid.metrics[0]))
+    axes = figure.add_subplot(title=title, xscale="log", xlabel=_AXES[field][1])
+    ylabel, scale, over_dims = metric_title(rows[0].metric), 1.0, field == "dim"
+    if over_dims:
+        whole = [row for row in rows if row.method == reference] or rows
+        top = max(whole, key=lambda row: (row.dim, row.value))
+        scale = 100 / top.value if top.value else 1.0
+        ylabel += f", % of {top.method} at {top.dim}"
     methods = sorted({row.method for row in rows}, key=lambda name: (name in CONTROLS, name))
     for i, method in enumerate(methods):
         series = sorted((row for row in rows if row.method == method), key=lambda row: row.dim)
-        look = Look(
-            method, f"C{i % 10}", _MARKERS[i % len(_MARKERS)], 0.012 * (i - len(methods) / 2)
-        )
-        draw(axes, look, series)
+        look: dict[str, Any] = {"label": method, "color": f"C{i % 10}"}
+        known = [row for row in series if getattr(row, field)]
+        if not known:
+            for row in series:
+                axes.axhline(scale * row.value, color=look["color"], ls=":", lw=1)
+            axes.plot([], [], ls=":", **look)
+            continue
+        line = (":" if method in CONTROLS else "-") if over_dims else ""
+        # over dims each goes a step aside, so that intervals do not cover each other
+        aside = 10 ** (0.012 * (i - len(methods) / 2)) if over_dims else 1.0
+        x = [getattr(row, field) * aside for row in known]
+        y = np.array([scale * row.value for row in known])
+        ends = [(row.value, row.value) if row.low is None else (row.low, row.high) for row in known]
+        low, high = scale * np.array(ends, float).T
+        bars = np.maximum([y - low, high - y], 0)
+        marker = _MARKERS[i % len(_MARKERS)]
+        axes.errorbar(x, y, bars, marker=marker, ls=line, capsize=3, **look)
+        for place, value, row in zip(x, y, known, strict=True) if not over_dims else ():
+            axes.annotate(str(row.dim), (place, value), (4, 4), textcoords="offset points")
+    places = sorted({value for row in rows if (value := getattr(row, field))})
+    if over_dims:
+        axes.set_xticks(places, [str(place) for place in places])
+        axes.minorticks_off()
+    else:
+        axes.set_xlim(places[0] / 1.5, places[-1] * 1.5)  # never singular, even for a single cost
+    axes.set_ylabel(ylabel)
     axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     return figure
-
-
-def _bars(row: Row) -> tuple[float, float]:
-    """How far the interval reaches below and above the value."""
-    low = row.value if row.low is None else row.low
-    high = row.value if row.high is None else row.high
-    return max(row.value - low, 0.0), max(high - row.value, 0.0)
-
-
-def _retention(rows: list[Row], reference: str) -> Draw:
-    """Quality at each dim as a share of the reference's (else the best) at its largest dim."""
-    whole = [row for row in rows if row.method == reference] or rows
-    top = max(whole, key=lambda row: (row.dim, row.value))
-    scale = 100 / top.value if top.value else 1.0
-
-    def draw(axes: Axes, look: Look, series: list[Row]) -> None:
-        bars = [[scale * _bars(row)[side] for row in series] for side in (0, 1)]
-        dims = [row.dim * 10**look.aside for row in series]
-        values = [scale * row.value for row in series]
-        axes.errorbar(
-            dims,
-            values,
-            bars,
-            label=look.method,
-            color=look.colour,
-            marker=look.marker,
-            ls=look.line,
-            capsize=3,
-        )
-        axes.set_xlabel("dim")
-        axes.set_ylabel(f"{metric_title(top.metric)}, % of {top.method} at {top.dim}")
-        axes.set_xticks(sorted({row.dim for row in rows}))
-        axes.set_xticklabels([str(dim) for dim in sorted({row.dim for row in rows})])
-        axes.minorticks_off()
-
-    return draw
-
-
-def _cost(row: Row, name: str) -> float | None:
-    return row.train_seconds if name == "seconds" else row.bytes
-
-
-def _scatter(name: str, title: str, rows: list[Row]) -> Draw:
-    """Quality against a cost; controls, which cost nothing, are levels to compare with."""
-    all_costs = [cost for row in rows if (cost := _cost(row, name))]
-    ends = min(all_costs) / 1.5, max(all_costs) * 1.5  # never singular, even for a single cost
-
-    def draw(axes: Axes, look: Look, series: list[Row]) -> None:
-        axes.set_xlim(ends)
-        known = [row for row in series if _cost(row, name)]
-        if not known:
-            for row in series:
-                axes.axhline(row.value, color=look.colour, ls=":", lw=1)
-            axes.plot([], [], color=look.colour, ls=":", label=look.method)
-            return
-        bars = [[_bars(row)[side] for row in known] for side in (0, 1)]
-        costs = [_cost(row, name) or 0.0 for row in known]
-        values = [row.value for row in known]
-        axes.errorbar(
-            costs,
-            values,
-            bars,
-            label=look.method,
-            color=look.colour,
-            marker=look.marker,
-            ls="",
-            capsize=3,
-        )
-        for cost, row in zip(costs, known, strict=True):
-            axes.annotate(str(row.dim), (cost, row.value), (4, 4), textcoords="offset points")
-        axes.set_xlabel(title)
-
-    return draw
