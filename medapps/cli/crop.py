@@ -48,7 +48,7 @@ def crop(
     from medapps.crop.export import export_facts
     from medapps.crop.idlist import read_ids
     from medapps.crop.select import SizeRequest, check_share, choose
-    from medapps.stages.crop import crop_stage, croppable, validation_quality
+    from medapps.stages.crop import crop_stage, validation_quality
     from medapps.stages.find import find_source
 
     source = find_source(job.workspace, method, dim, embedding=embedding)
@@ -63,7 +63,7 @@ def crop(
             candidates=settings.train.validation.candidates,
         )
     wanted = SizeRequest(dim, tier, budget, keep)
-    choice = choose(croppable(source), settings.crop, wanted, names=names, quality=quality)
+    choice = choose(source, settings.crop, wanted, names=names, quality=quality)
     made, folder = crop_stage(job.runner, source, choice, settings.crop, names=names, out=out)
     values = {"artifact": folder, **export_facts(made)}
     show: list[Any] = [facts(values), "Next: medapps similar, or load_crop in Python."]

@@ -33,14 +33,13 @@ def similar(
     from medapps.crop.crop import load_crop
     from medapps.crop.embedding import cut
     from medapps.crop.similar import search
-    from medapps.stages.crop import croppable
     from medapps.stages.find import find_source
 
     if crop is not None:
         vectors = load_crop(crop)
     else:
         source = find_source(job.workspace, method, dim, embedding=embedding)
-        vectors, _ = cut(croppable(source), dim)
+        vectors, _ = cut(source, dim)
     indexes = job.root / "indexes" if approximate else None
     found = search(vectors, users, k, users_only=not everything, indexes=indexes)
     values = {

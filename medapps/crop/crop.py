@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from medapps.arrays import forget
-from medapps.crop.formats import FORMATS, CropStream, check_format, read_files, write_files
+from medapps.crop.formats import FORMATS, CropStream, read_files, write_files
 from medapps.crop.idlist import rows_of
 from medapps.crop.quantize import dequantize
 from medapps.errors import MedappsError
@@ -71,6 +71,19 @@ class Crop:
         return self.entity_ids.dtype
 
     @property
+    def dims(self) -> tuple[int, ...]:
+        """Its own size, the only one that it was trained for, as every baseline is."""
+        return (self.dim,)
+
+    @property
+    def specs(self) -> tuple[ScoreSpec, ...]:
+        return (self.spec,)
+
+    def crop(self, dim: int) -> Crop:
+        assert dim == self.dim, (dim, self.dim)
+        return self
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the vectors, without the names."""
         parts = [self.entities, self.scale, self.relations]
@@ -122,7 +135,8 @@ class Crop:
 
 def write_crop(folder: Path, crop: CropStream, provenance: Provenance = NEW) -> Manifest:
     """Stream a crop into `folder`, whole or not at all."""
-    check_format(crop.form)
+    if crop.form not in FORMATS:
+        raise MedappsError(f"--format takes {', '.join(FORMATS)}, not {crop.form!r}.")
     with writing(folder, kind="crop", provenance=provenance) as draft:
         write_files(draft, crop)
         origin = crop.source.about
@@ -168,16 +182,15 @@ def load_crop(folder: Path, *, verify: bool = False) -> Crop:
         if (folder / name).resolve().parent != folder.resolve():
             raise _unusable(folder, f"{name} leads out of its folder")
     stored = read_files(folder, set(manifest.files), facts["format"], facts["dtype"])
-    shape, names = stored.entities.shape, len(stored.entity_ids)
-    if shape != (facts["rows"], facts["width"]) or names != facts["rows"]:
+    entities, names = stored["entities"], len(stored["entity_ids"])
+    if (shape := entities.shape) != (facts["rows"], facts["width"]) or names != facts["rows"]:
         raise _unusable(folder, f"{shape} numbers and {names} names do not fit its manifest")
-    if stored.entities.dtype.name != facts["dtype"]:
-        raise _unusable(folder, f"it holds {stored.entities.dtype} instead of {facts['dtype']}")
-    kept = vars(stored)
-    if stored.users is None:
-        kept = kept | {"users": np.arange(names, dtype=np.int32)}
+    if entities.dtype.name != facts["dtype"]:
+        raise _unusable(folder, f"it holds {entities.dtype} instead of {facts['dtype']}")
+    if stored["users"] is None:
+        stored["users"] = np.arange(names, dtype=np.int32)
     origin = {"dim": facts["dim"], "method": facts["method"], "about": about}
-    return Crop(**kept, **origin, spec=spec, manifest=manifest)
+    return Crop(**stored, **origin, spec=spec, manifest=manifest)
 
 
 _FACTS = ("dim", "method", "spec", "dtype", "format", "rows", "width", "users", "relations")

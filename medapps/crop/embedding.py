@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -50,10 +50,8 @@ class Embedding:
     def crop(self, dim: int) -> Crop:
         """The sub-model of size `dim`: views of the first coordinates, nothing copied."""
         if dim not in self.dims:
-            near = sorted(self.dims, key=lambda d: (abs(d - dim), d))[0]
-            raise MedappsError(
-                untrained(dim, self.dims), fix=f"Use --dim {near}, or train again with --dims."
-            )
+            problem, near = untrained(dim, self.dims)
+            raise MedappsError(problem, fix=f"Use --dim {near}, or train again with --dims.")
         entity, relation, _ = RULES[self.scorer].REALS
         origin = {
             "graph": self.graph_digest,
@@ -131,55 +129,35 @@ class Embedding:
         )
 
 
-class Croppable(Protocol):
-    """What has prefixes of trained sizes: an Embedding."""
-
-    @property
-    def dims(self) -> tuple[int, ...]: ...
-
-    @property
-    def specs(self) -> tuple[ScoreSpec, ...]: ...
-
-    def crop(self, dim: int) -> Crop: ...
-
-
-@dataclass(frozen=True)
-class OneSize:
-    """A crop that knows no other size than its own, as every baseline is."""
-
-    whole: Crop
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        return (self.whole.dim,)
-
-    @property
-    def specs(self) -> tuple[ScoreSpec, ...]:
-        return (self.whole.spec,)
-
-    def crop(self, dim: int) -> Crop:
-        assert dim == self.whole.dim, (dim, self.whole.dim)
-        return self.whole
-
-
 def cut(
-    embedding: Croppable, dim: int, *, allow_untrained: bool = False
+    embedding: Embedding | Crop, dim: int, *, allow_untrained: bool = False
 ) -> tuple[Crop, str | None]:
     """The crop of size `dim`, and a warning when that size was not trained."""
     warning = check_dim(dim, embedding.dims, allow_untrained=allow_untrained)
     if warning is None:
         return embedding.crop(dim), None
     larger = embedding.crop(min(d for d in embedding.dims if d > dim))
-    return narrow(larger, dim, between(dim, embedding.dims, embedding.specs)), warning
+    relations = larger.relations
+    if relations is not None:
+        relations = relations[:, : relations.shape[1] // larger.dim * dim]
+    narrow = replace(
+        larger,
+        entities=larger.entities[:, : larger.width // larger.dim * dim],
+        relations=relations,
+        dim=dim,
+        spec=between(dim, embedding.dims, embedding.specs),
+        about=larger.about | {"untrained": True},
+        manifest=None,
+    )
+    return narrow, warning
 
 
 def check_dim(dim: int, trained: Sequence[int], *, allow_untrained: bool = False) -> str | None:
     """Refuse a dim that was not trained, naming the nearest ones; a warning when it is allowed."""
     if dim in trained:
         return None
-    problem = untrained(dim, trained)
-    nearest = min(trained, key=lambda d: (abs(d - dim), d))
-    if dim < 1 or dim > max(trained):
+    problem, nearest = untrained(dim, trained)
+    if not 1 <= dim <= max(trained):
         raise MedappsError(problem, fix=f"Use --dim {nearest}.")
     if not allow_untrained:
         raise MedappsError(
@@ -190,32 +168,15 @@ def check_dim(dim: int, trained: Sequence[int], *, allow_untrained: bool = False
     return f"{problem} Its quality was never trained for nor measured."
 
 
-def untrained(dim: int, trained: Sequence[int]) -> str:
-    """The sentence that names the trained dims and those next to `dim`."""
-    beside = [max(d for d in trained if d < dim)] if dim > min(trained) else []
-    beside += [min(d for d in trained if d > dim)] if dim < max(trained) else []
-    return (
-        f"dim {dim} was not trained; trained are {', '.join(map(str, sorted(trained)))}, "
+def untrained(dim: int, trained: Sequence[int]) -> tuple[str, int]:
+    """The sentence that names the trained dims and those next to `dim`; and the nearest."""
+    known = sorted(trained)
+    beside = [d for d in known if d < dim][-1:] + [d for d in known if d > dim][:1]
+    problem = (
+        f"dim {dim} was not trained; trained are {', '.join(map(str, known))}, "
         f"nearest {' and '.join(map(str, beside))}."
     )
-
-
-def narrow(crop: Crop, dim: int, spec: ScoreSpec) -> Crop:
-    """The first `dim` coordinates of a crop, as views, marked as untrained."""
-    assert 0 < dim < crop.dim, (dim, crop.dim)
-    width = crop.width // crop.dim * dim
-    relations = crop.relations
-    if relations is not None:
-        relations = relations[:, : relations.shape[1] // crop.dim * dim]
-    return replace(
-        crop,
-        entities=crop.entities[:, :width],
-        relations=relations,
-        dim=dim,
-        spec=spec,
-        about=crop.about | {"untrained": True},
-        manifest=None,
-    )
+    return problem, min(beside, key=lambda d: abs(d - dim))
 
 
 def between(dim: int, dims: Sequence[int], specs: Sequence[ScoreSpec]) -> ScoreSpec:

@@ -1,10 +1,11 @@
-"""The three file formats of a crop, and how each is read back.
+"""The three file formats of a crop, written in blocks of rows, since it may be larger than memory.
 
 safetensors  vectors (entities, scale, relations), users, and an id map each for entities and
              relations; mapped into memory, nothing is read before it is used
-npz          the same arrays in one uncompressed archive; mapped too
-parquet      entities (id, vector, user, scale) and relations (id, vector), for other tools;
-             read whole
+npz          the same arrays in one uncompressed archive, which `np.load` reads as well; mapped too
+parquet      entities (id, vector, user, scale) and relations (id, vector), for other tools; read
+             whole. Spark knows no half floats, so float16 numbers are stored as float32, which
+             changes none of them
 """
 
 from __future__ import annotations
@@ -29,117 +30,15 @@ from medapps.store import Draft
 if TYPE_CHECKING:
     from medapps.crop.crop import Crop
 
-
-VECTORS = {
-    "safetensors": "vectors.safetensors",
-    "parquet": "entities.parquet",
-    "npz": "crop.npz",
-}
+VECTORS = {"safetensors": "vectors.safetensors", "parquet": "entities.parquet", "npz": "crop.npz"}
 """The file that holds the vectors of entities, by format."""
 FORMATS = tuple(VECTORS)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What the files of a crop hold."""
-
-    entities: np.ndarray
-    entity_ids: IdMap
-    scale: np.ndarray | None = None
-    relations: np.ndarray | None = None
-    relation_ids: IdMap | None = None
-    users: np.ndarray | None = None
-    """None when every row is a user."""
-
-
-def check_format(form: str) -> None:
-    """Refuse an unknown file format."""
-    if form not in FORMATS:
-        raise MedappsError(f"--format takes {', '.join(FORMATS)}, not {form!r}.")
-
-
-def write_files(draft: Draft, crop: CropStream) -> None:
-    """Write the files of a crop into the draft."""
-    form = crop.form
-    if form == "npz":
-        write_npz(draft.path(VECTORS[form]), _vectors(crop) | _names(crop))
-    elif form == "parquet":
-        write_entities(draft.path(VECTORS[form]), crop)
-        if crop.source.relations is not None and crop.source.relation_ids is not None:
-            frame = _table(crop.source.relation_ids.names(), crop.source.relations)
-            draft.table("relations.parquet", frame)
-    else:
-        draft.arrays(VECTORS[form], _vectors(crop))
-        if crop.users is not None:
-            draft.arrays("users.safetensors", {"users": crop.users})
-        crop.entity_ids.save(draft.path("entities.safetensors"))
-        if crop.source.relation_ids is not None:
-            crop.source.relation_ids.save(draft.path("relations.safetensors"))
-
-
-def _vectors(crop: CropStream) -> dict[str, np.ndarray | Blocks]:
-    """Entities in blocks, then the scales, which are known when the last block has passed."""
-    scale = np.empty(crop.shape[0], np.float32) if crop.dtype == "int8" else None
-
-    def pieces() -> Iterator[np.ndarray]:
-        for part, vectors, steps in crop.blocks():
-            if scale is not None:
-                scale[part] = steps
-            yield vectors
-
-    arrays: dict[str, np.ndarray | Blocks] = {"entities": Blocks(crop.shape, crop.dtype, pieces())}
-    if scale is not None:
-        arrays["scale"] = scale
-    if crop.source.relations is not None:
-        arrays["relations"] = np.asarray(crop.source.relations, np.float32)
-    return arrays
-
-
-def _names(crop: CropStream) -> dict[str, np.ndarray | Blocks]:
-    arrays: dict[str, np.ndarray | Blocks] = {}
-    if crop.users is not None:
-        arrays["users"] = crop.users
-    for kind, ids in (("entity", crop.entity_ids), ("relation", crop.source.relation_ids)):
-        if ids is not None:
-            arrays |= {f"{kind}_{key}": array for key, array in ids.arrays().items()}
-    return arrays
-
-
-def read_files(folder: Path, listed: Set[str], form: str, dtype: str) -> Stored:
-    """Open those files of a crop that its manifest lists; its vectors are of `dtype`."""
-    if form == "parquet":
-        ids, vectors, scale, users = read_entities(folder / VECTORS[form], dtype)
-        others = "relations.parquet"
-        relation_ids, relations = (
-            read_relations(folder / others) if others in listed else (None, None)
-        )
-        return Stored(vectors, ids, scale, relations, relation_ids, users)
-    if form == "npz":
-        arrays = open_npz(folder / VECTORS[form])
-        return _stored(arrays, _ids(arrays, "entity"), _ids(arrays, "relation"))
-    arrays = open_arrays(folder / VECTORS[form])
-    if "users.safetensors" in listed:
-        arrays["users"] = open_arrays(folder / "users.safetensors")["users"]
-    names = "relations.safetensors"
-    relation_map = IdMap.load(folder / names) if names in listed else None
-    return _stored(arrays, IdMap.load(folder / "entities.safetensors"), relation_map)
-
-
-def _stored(arrays: Mapping[str, np.ndarray], ids: IdMap | None, others: IdMap | None) -> Stored:
-    if "entities" not in arrays or ids is None:
-        raise MedappsError("The crop's files hold no entities.", fix="Make it again with --force.")
-    rest = {key: arrays.get(key) for key in ("scale", "relations", "users")}
-    return Stored(entities=arrays["entities"], entity_ids=ids, relation_ids=others, **rest)
-
-
-def _ids(arrays: Mapping[str, np.ndarray], kind: str) -> IdMap | None:
-    keys = ("integers", "offsets", "text", "order")
-    parts = {key: arrays.get(f"{kind}_{key}") for key in keys}
-    return None if all(part is None for part in parts.values()) else IdMap(**parts)
-
-
 BLOCK_BYTES = 2**20
 """float32 bytes per block: stays in the cache, yet large beside the cost of a call."""
+_USERS, _ENTITIES, _RELATIONS = "users.safetensors", "entities.safetensors", "relations.safetensors"
+_TABLE = "relations.parquet"
+_ROW_GROUP = 100_000
+_LOCAL_HEADER = 30
 
 
 @dataclass(frozen=True)
@@ -200,7 +99,77 @@ def _positions(users: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.flatnonzero(users[at] == rows).astype(np.int32)
 
 
-_LOCAL_HEADER = 30
+def write_files(draft: Draft, crop: CropStream) -> None:
+    """Write the files of a crop into the draft."""
+    path, others = draft.path(VECTORS[crop.form]), crop.source.relation_ids
+    users = {} if crop.users is None else {"users": crop.users}
+    if crop.form == "npz":
+        names = {f"entity_{key}": array for key, array in crop.entity_ids.arrays().items()}
+        if others is not None:
+            names |= {f"relation_{key}": array for key, array in others.arrays().items()}
+        write_npz(path, _vectors(crop) | users | names)
+    elif crop.form == "parquet":
+        write_table(path, crop)
+        if crop.source.relations is not None and others is not None:
+            draft.table(_TABLE, _table(others.names(), crop.source.relations))
+    else:
+        draft.arrays(VECTORS[crop.form], _vectors(crop))
+        if users:
+            draft.arrays(_USERS, users)
+        crop.entity_ids.save(draft.path(_ENTITIES))
+        if others is not None:
+            others.save(draft.path(_RELATIONS))
+
+
+def _vectors(crop: CropStream) -> dict[str, np.ndarray | Blocks]:
+    """Entities in blocks, then the scales, which are known when the last block has passed."""
+    scale = np.empty(crop.shape[0], np.float32) if crop.dtype == "int8" else None
+
+    def pieces() -> Iterator[np.ndarray]:
+        for part, vectors, steps in crop.blocks():
+            if scale is not None:
+                scale[part] = steps
+            yield vectors
+
+    arrays: dict[str, np.ndarray | Blocks] = {"entities": Blocks(crop.shape, crop.dtype, pieces())}
+    if scale is not None:
+        arrays["scale"] = scale
+    if crop.source.relations is not None:
+        arrays["relations"] = np.asarray(crop.source.relations, np.float32)
+    return arrays
+
+
+def read_files(folder: Path, listed: Set[str], form: str, dtype: str) -> dict[str, Any]:
+    """The fields of a Crop that its files hold, as far as its manifest lists them.
+
+    Its vectors are of `dtype`; `users` is None when every row is one.
+    """
+    if form == "parquet":
+        return _read_tables(folder, listed, dtype)
+    if form == "npz":
+        arrays = open_npz(folder / VECTORS[form])
+        ids, others = _ids(arrays, "entity"), _ids(arrays, "relation")
+    else:
+        arrays = open_arrays(folder / VECTORS[form])
+        arrays |= open_arrays(folder / _USERS) if _USERS in listed else {}
+        ids = IdMap.load(folder / _ENTITIES)
+        others = IdMap.load(folder / _RELATIONS) if _RELATIONS in listed else None
+    if "entities" not in arrays or ids is None:
+        raise MedappsError("The crop's files hold no entities.", fix="Make it again with --force.")
+    found = {key: arrays.get(key) for key in ("entities", "scale", "relations", "users")}
+    return found | {"entity_ids": ids, "relation_ids": others}
+
+
+def _ids(arrays: Mapping[str, np.ndarray], kind: str) -> IdMap | None:
+    keys = ("integers", "offsets", "text", "order")
+    parts = {key: arrays.get(f"{kind}_{key}") for key in keys}
+    return None if all(part is None for part in parts.values()) else IdMap(**parts)
+
+
+def _damaged(path: Path, why: str) -> MedappsError:
+    return MedappsError(
+        f"{path} is not {why}.", fix="Make it again with the command that wrote it and --force."
+    )
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
@@ -210,12 +179,8 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
             member = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal arrays, equal bytes
             with archive.open(member, "w", force_zip64=True) as file:
                 dtype = np.dtype(array.dtype)
-                about = {
-                    "descr": npy.dtype_to_descr(dtype),
-                    "fortran_order": False,
-                    "shape": tuple(array.shape),
-                }
-                npy.write_array_header_1_0(file, about)
+                about = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False}
+                npy.write_array_header_1_0(file, about | {"shape": tuple(array.shape)})
                 for piece in array.pieces if isinstance(array, Blocks) else [array]:
                     data = np.ascontiguousarray(piece, dtype)
                     file.write(data.reshape(-1).view(np.uint8).data)
@@ -227,116 +192,73 @@ def open_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             for member in archive.infolist():
-                if member.compress_type != zipfile.ZIP_STORED:
-                    raise ValueError(f"{member.filename} is compressed")
                 file.seek(member.header_offset)
                 header = file.read(_LOCAL_HEADER)
-                skip = int.from_bytes(header[26:28], "little")
-                skip += int.from_bytes(header[28:30], "little")
+                skip = sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
                 file.seek(member.header_offset + _LOCAL_HEADER + skip)
-                if npy.read_magic(file) != (1, 0):
-                    raise ValueError(f"{member.filename} is not a version 1.0 array")
+                if member.compress_type != zipfile.ZIP_STORED or npy.read_magic(file) != (1, 0):
+                    raise ValueError(f"{member.filename} is compressed or of another version")
                 shape, fortran, dtype = npy.read_array_header_1_0(file)
                 if fortran or dtype.hasobject:
                     raise ValueError(f"{member.filename} is not a plain array")
-                name = member.filename.removesuffix(".npy")
-                arrays[name] = (
+                arrays[member.filename.removesuffix(".npy")] = (
                     np.memmap(path, dtype, "r", offset=file.tell(), shape=shape)
                     if np.prod(shape)
                     else np.empty(shape, dtype)
                 )
         return arrays
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise MedappsError(
-            f"{path} is not a readable npz archive: {error}.",
-            fix="Make it again with the command that wrote it and --force.",
-        ) from error
-
-
-_ROW_GROUP = 100_000
-_TYPES: dict[str, pl.DataType] = {
-    "float32": pl.Float32(),
-    "float16": pl.Float32(),
-    "int8": pl.Int8(),
-}
+        raise _damaged(path, f"a readable npz archive: {error}") from error
 
 
 def _table(names: pl.Series, vectors: np.ndarray) -> pl.DataFrame:
     """A table of id and vector."""
     wide = vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
-    kind = pl.Array(_TYPES[wide.dtype.name], wide.shape[1])
+    kind = pl.Array(pl.Int8 if wide.dtype == np.int8 else pl.Float32, wide.shape[1])
     column = pl.Series("vector", np.ascontiguousarray(wide), dtype=kind)
     return pl.DataFrame([names.alias("id"), column])
 
 
-def write_entities(path: Path, crop: CropStream) -> None:
-    """Stream the entity table to one file."""
-    schema: dict[str, Any] = {"id": crop.entity_ids.dtype}
-    schema["vector"] = pl.Array(_TYPES[crop.dtype], crop.shape[1])
-    schema["user"] = pl.Boolean
-    if crop.dtype == "int8":
-        schema["scale"] = pl.Float32
-    is_user = np.ones(crop.shape[0], bool)
+def write_table(path: Path, crop: CropStream) -> None:
+    """Stream the entity table to one file through polars, a few blocks at a time."""
+    is_user = np.full(crop.shape[0], crop.users is None)
     if crop.users is not None:
-        is_user[:] = False
         is_user[crop.users] = True
 
-    def batches(
-        columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, size: int | None
-    ) -> Iterator[pl.DataFrame]:
-        assert predicate is None and limit is None, "the sink asks for everything"
+    def tables() -> Iterator[pl.DataFrame]:
         for part, vectors, scale in crop.blocks():
-            names = crop.entity_ids.names(np.arange(part.start, part.stop))
-            table = _table(names, vectors).with_columns(pl.Series("user", is_user[part]))
-            if scale is not None:
-                table = table.with_columns(pl.Series("scale", scale))
-            yield table.select(columns or list(schema))
+            table = _table(crop.entity_ids.names(np.arange(part.start, part.stop)), vectors)
+            extra = {} if scale is None else {"scale": pl.Series(scale)}
+            yield table.with_columns(user=pl.Series(is_user[part]), **extra)
 
-    lazy = register_io_source(batches, schema=schema)
+    kind = pl.Int8 if crop.dtype == "int8" else pl.Float32
+    schema: dict[str, Any] = {"id": crop.entity_ids.dtype, "vector": pl.Array(kind, crop.shape[1])}
+    schema |= {"user": pl.Boolean} | ({"scale": pl.Float32} if crop.dtype == "int8" else {})
+    lazy = register_io_source(lambda *_: tables(), schema=pl.Schema(schema))
     lazy.sink_parquet(path, compression="zstd", compression_level=1, row_group_size=_ROW_GROUP)
 
 
-def read_entities(
-    path: Path, dtype: str
-) -> tuple[IdMap, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Ids, vectors, scale and users (None when all are) of a written entity table."""
-    table = _read_table(path)
-    scale = table["scale"].to_numpy() if "scale" in table.columns else None
-    users = None
-    if not table["user"].all():
-        users = np.flatnonzero(table["user"].to_numpy()).astype(np.int32)
-    vectors = _column(table)
-    if dtype == "float16" and vectors.dtype == np.float32:
-        vectors = vectors.astype(np.float16)
-    return IdMap.in_order(table["id"]), vectors, scale, users
-
-
-def read_relations(path: Path) -> tuple[IdMap, np.ndarray]:
-    """Ids and vectors of a written relation table."""
-    table = _read_table(path)
-    return IdMap.in_order(table["id"]), _column(table)
-
-
-def _column(table: pl.DataFrame) -> np.ndarray:
-    column = table["vector"]
-    if not len(column):
-        kind = column.dtype
-        assert isinstance(kind, pl.Array)
-        return np.empty((0, kind.shape[0]), np.float32)
-    return column.to_numpy()
+def _read_tables(folder: Path, listed: Set[str], dtype: str) -> dict[str, Any]:
+    table = _read_table(folder / VECTORS["parquet"])
+    user, vectors = table["user"], table["vector"].to_numpy()
+    found = {
+        "entities": vectors.astype(np.float16) if dtype == "float16" else vectors,
+        "entity_ids": IdMap.in_order(table["id"]),
+        "scale": table["scale"].to_numpy() if "scale" in table.columns else None,
+        "users": None if user.all() else np.flatnonzero(user.to_numpy()).astype(np.int32),
+    }
+    if _TABLE in listed:
+        others = _read_table(folder / _TABLE)
+        found |= {"relations": others["vector"].to_numpy()}
+        found |= {"relation_ids": IdMap.in_order(others["id"])}
+    return found
 
 
 def _read_table(path: Path) -> pl.DataFrame:
     try:
         table = pl.read_parquet(path, glob=False)
     except pl.exceptions.PolarsError as error:
-        raise MedappsError(
-            f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}.",
-            fix="Make it again with the command that wrote it and --force.",
-        ) from error
+        raise _damaged(path, f"a readable Parquet file: {str(error).splitlines()[0]}") from error
     if table["id"].n_unique() != len(table):
-        raise MedappsError(
-            f"{path} names an id twice.",
-            fix="Make it again with the command that wrote it and --force.",
-        )
+        raise _damaged(path, "as it was written: it names an id twice")
     return table

@@ -11,7 +11,7 @@ import polars as pl
 
 from medapps.config import parse_bytes, show_bytes
 from medapps.crop.crop import Crop
-from medapps.crop.embedding import Croppable
+from medapps.crop.embedding import Embedding
 from medapps.crop.export import WHOLE, Export, chosen_rows, crop_bytes, without_relations
 from medapps.crop.quantize import DTYPES, quantize
 from medapps.crop.tiers import CropConfig, find_tier, tier_of
@@ -45,7 +45,7 @@ class Choice:
 
 
 def choose(
-    embedding: Croppable,
+    embedding: Embedding | Crop,
     config: CropConfig,
     wanted: SizeRequest,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,9 @@ from medapps.crop.quantize import refuse_broken
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.methods import CONTROLS
+
+_ROWS = 65_536
+"""Rows of vectors that are worked on at a time, so that no second table of float64 is made."""
 
 
 class Source(Protocol):
@@ -99,11 +103,16 @@ def control(name: str, real: UserVectors, seed: int) -> UserVectors:
     vectors handed to the wrong users, information without meaning.
     """
     rng = np.random.default_rng([seed, CONTROLS.index(name)])
-    rows, values = np.flatnonzero(real.known), np.zeros_like(real.values)
+    values = np.empty_like(real.values)
     if name == "random":
-        values[rows] = rng.standard_normal(real.values.shape).astype(np.float32)[rows]
+        for start in range(0, len(values), _ROWS):
+            part = values[start : start + _ROWS]
+            part[:] = rng.standard_normal(part.shape)
+        values[~real.known] = 0
     else:
-        values[rows] = real.values[rng.permutation(rows)]
+        order, rows = np.arange(len(values)), np.flatnonzero(real.known)
+        order[rows] = rng.permutation(rows)
+        np.take(real.values, order, axis=0, out=values, mode="clip")  # "raise" makes a copy
     return UserVectors(values, real.known, real.dim, name)
 
 
@@ -116,8 +125,8 @@ class Scaling:
 
     @staticmethod
     def fit(values: np.ndarray, whole: bool = False) -> Scaling:
-        mean = values.mean(0, dtype=np.float64)
-        square = ((values - mean) ** 2).mean(0)
+        mean = _mean(values, lambda part: part)
+        square = _mean(values, lambda part: (part - mean) ** 2)
         if whole:
             square = np.full_like(square, square.mean())
         deviation = np.sqrt(square)
@@ -127,6 +136,17 @@ class Scaling:
     def apply(self, values: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Standardised vectors with a last column that is 1 where the user is missing."""
         out = np.zeros((len(values), values.shape[1] + 1), np.float32)
-        out[known, :-1] = (values[known] - self.mean) / self.deviation
-        out[~known, -1] = 1
+        scaled = out[:, :-1]
+        np.subtract(values, self.mean, out=scaled)
+        scaled /= self.deviation
+        out[~known] = [0] * values.shape[1] + [1]
         return out
+
+
+def _mean(values: np.ndarray, of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """float64 (width,): the mean of a function of rows, which are added in their order."""
+    total = np.zeros((1, values.shape[1]))
+    for start in range(0, len(values), _ROWS):
+        part = of(values[start : start + _ROWS])
+        total = np.concatenate([total, part]).sum(0, keepdims=True)
+    return total[0] / len(values)

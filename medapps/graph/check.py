@@ -26,6 +26,12 @@ from medapps.graph.user_tables import label_columns, rare_classes, read_interact
 Severity = Literal["error", "warning"]
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
 _SHOWN = 5
+_OF_TRIPLES: dict[str, tuple[Severity, str]] = {
+    "duplicates": ("warning", "triples of {file} occur before"),
+    "self_loops": ("warning", "triples of {file} lead from an entity to itself"),
+    "split_overlap": ("error", "{split} triples are training triples too"),
+    "unseen": ("warning", "{split} triples have an entity that training never sees"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,15 +75,13 @@ def check_dataset(
     config = (config or GraphConfig()).model_copy(
         update={"duplicates": "keep", "self_loops": "keep", "interactions": "off"}
     )
-    problems: list[DataProblem] = []
-    counts: dict[str, int | list[str]] = {}
     try:
         files = graph_files(path)
         graph = read_graph(path, config, tables_beside=tables)
     except MedappsError as error:
         return Check(path, problems=(DataProblem("error", "unreadable", str(error)),))
-    counts |= graph.counts()
-    problems += _graph_problems(graph, files, config)
+    counts: dict[str, int | list[str]] = {**graph.counts()}
+    problems = _graph_problems(graph, files, config)
     if path.is_dir():
         counts |= _labels(path, graph, tables, problems)
         counts |= _interactions(path, graph, tables, problems)
@@ -86,48 +90,30 @@ def check_dataset(
 
 
 def _graph_problems(graph: Graph, files: dict[str, Path], config: GraphConfig) -> list[DataProblem]:
-    problems = []
+    problems: list[DataProblem] = []
     ids = TripleIds(graph.entities, graph.relations)
     keys = {split: ids.pack_ids(getattr(graph, split)) for split in files}
     for split, file in files.items():
-        table = triples_of(file, config).with_row_index("row", offset=1)
-        again = keys[split][1:][keys[split][1:] == keys[split][:-1]]
-        if len(again):
-            rows = _rows_of(table, ids, again)
-            text = f"{len(again):,} triples of {file.name} occur before"
-            problems.append(DataProblem("warning", "duplicates", text, len(again), rows, file.name))
-        loop = pl.col("head") == pl.col("tail")
-        rows_, count = _rows(table, loop)
-        if count:
-            text = f"{count:,} triples of {file.name} lead from an entity to itself"
-            problems.append(DataProblem("warning", "self_loops", text, count, rows_, file.name))
+        own, triples = keys[split], ids.unpack(keys[split])
+        found = {
+            "duplicates": np.append(False, own[1:] == own[:-1])[: len(own)],
+            "self_loops": triples[:, 0] == triples[:, 2],
+        }
         if split != "train":
-            known = keys[split][np.isin(keys[split], keys["train"])]
-            if len(known):
-                rows = _rows_of(table, ids, known)
-                text = f"{len(known):,} {split} triples are training triples too"
-                problems.append(
-                    DataProblem("error", "split_overlap", text, len(known), rows, file.name)
-                )
-            fresh = ~np.isin(getattr(graph, split)[:, [0, 2]], graph.train[:, [0, 2]]).all(1)
-            if fresh.any():
-                text = f"{fresh.sum():,} {split} triples have an entity that training never sees"
-                problems.append(DataProblem("warning", "unseen", text, int(fresh.sum())))
+            ends, trained = triples[:, [0, 2]], graph.train[:, [0, 2]]
+            found["split_overlap"] = np.isin(own, keys["train"])
+            found["unseen"] = ~np.isin(ends, trained).all(axis=1)
+        for what, where in found.items():
+            if count := int(where.sum()):
+                severity, text = _OF_TRIPLES[what]
+                text = f"{count:,} {text.format(file=file.name, split=split)}"
+                rows = _rows_of(triples_of(file, config), ids, triples[where][:_SHOWN])
+                problems.append(DataProblem(severity, what, text, count, rows, file.name))
     return problems
 
 
-def _rows(table: pl.LazyFrame, where: pl.Expr) -> tuple[tuple[int, ...], int]:
-    """The first rows that meet a condition, and how many do."""
-    found = table.filter(where).select(rows=pl.col("row").bottom_k(_SHOWN), count=pl.len())
-    frame = found.collect(engine="streaming")
-    if frame.is_empty():
-        return (), 0
-    return tuple(sorted(frame["rows"].to_list())), int(frame["count"][0])
-
-
-def _rows_of(table: pl.LazyFrame, ids: TripleIds, keys: np.ndarray) -> tuple[int, ...]:
-    """Rows that hold the first of these triples."""
-    triples = ids.unpack(keys[:_SHOWN])
+def _rows_of(table: pl.LazyFrame, ids: TripleIds, triples: np.ndarray) -> tuple[int, ...]:
+    """Rows of a table that hold one of these triples."""
     wanted = pl.LazyFrame(
         {
             "head": ids.entities.names(triples[:, 0]),
@@ -135,7 +121,8 @@ def _rows_of(table: pl.LazyFrame, ids: TripleIds, keys: np.ndarray) -> tuple[int
             "tail": ids.entities.names(triples[:, 2]),
         }
     )
-    rows = table.join(wanted, on=["head", "relation", "tail"], how="semi").select("row")
+    numbered = table.with_row_index("row", offset=1)
+    rows = numbered.join(wanted, on=["head", "relation", "tail"], how="semi").select("row")
     return tuple(sorted(rows.collect(engine="streaming")["row"].to_list())[: 2 * _SHOWN])
 
 
@@ -154,64 +141,65 @@ def _relations(graph: Graph) -> pl.DataFrame:
     return frame.with_columns(graph.relations.names(frame["relation"].to_numpy()).alias("relation"))
 
 
+def _read(
+    folder: Path, stem: str, graph: Graph, tables: TableConfig, problems: list[DataProblem]
+) -> tuple[pl.DataFrame | None, str]:
+    """The table of labels or interactions, None where it is not there or not readable."""
+    file = find_table(folder, [stem])
+    if file is None:
+        return None, ""
+    try:
+        if stem == "labels":
+            table = read_labels(file, graph, tables.labels.user)
+        else:
+            table = read_interactions(file, graph, columns=tables.interactions)
+    except MedappsError as error:
+        problems.append(DataProblem("error", stem, str(error), file=file.name))
+        return None, ""
+    unknown = np.flatnonzero(graph.entities.ids(table["user"]) < 0)
+    if len(unknown):
+        count = table["user"].gather(unknown).n_unique()
+        rows = tuple(int(row) + 1 for row in unknown[:_SHOWN])
+        text = f"{count:,} of {table['user'].n_unique():,} users of {file.name} have no triples"
+        what = "users_without_triples"
+        problems.append(DataProblem("warning", what, text, count, rows, file.name))
+    return table, file.name
+
+
 def _labels(
     folder: Path, graph: Graph, tables: TableConfig, problems: list[DataProblem]
 ) -> dict[str, int | list[str]]:
-    file = find_table(folder, ["labels"])
-    if file is None:
+    labels, file = _read(folder, "labels", graph, tables, problems)
+    if labels is None:
         return {"labels": []}
-    try:
-        labels = read_labels(file, graph, tables.labels.user)
-    except MedappsError as error:
-        problems.append(DataProblem("error", "labels", str(error), file=file.name))
-        return {"labels": []}
-    problems += _unknown_users(labels, "user", file.name, graph)
     for name in label_columns(labels.schema):
         if len(few := rare_classes(labels, name)):
             text = f"{len(few):,} classes of {name} have fewer than three users"
-            problems.append(DataProblem("warning", "rare_classes", text, len(few), file=file.name))
+            problems.append(DataProblem("warning", "rare_classes", text, len(few), file=file))
     for leak in label_leaks(graph, labels):
         text = (
             f"relation {leak.relation} tells the label {leak.column}: {leak.how} "
             f"({leak.accuracy:.1%} of {leak.users:,} users)"
         )
-        problems.append(DataProblem("error", "label_leak", text, leak.users, file=file.name))
+        problems.append(DataProblem("error", "label_leak", text, leak.users, file=file))
     return {"labels": labels.columns[1:]}
-
-
-def _unknown_users(table: pl.DataFrame, column: str, file: str, graph: Graph) -> list[DataProblem]:
-    """Users of a table that have no triple."""
-    unknown = np.flatnonzero(graph.entities.ids(table[column]) < 0)
-    if not len(unknown):
-        return []
-    count = table[column].gather(unknown).n_unique()
-    rows = tuple(int(row) + 1 for row in unknown[:_SHOWN])
-    text = f"{count:,} of {table[column].n_unique():,} users of {file} have no triples"
-    return [DataProblem("warning", "users_without_triples", text, count, rows, file)]
 
 
 def _interactions(
     folder: Path, graph: Graph, tables: TableConfig, problems: list[DataProblem]
 ) -> dict[str, int | list[str]]:
-    file = find_table(folder, ["interactions"])
-    if file is None:
+    table, file = _read(folder, "interactions", graph, tables, problems)
+    if table is None:
         return {"items": 0, "interactions": 0}
-    try:
-        table = read_interactions(file, graph, columns=tables.interactions)
-    except MedappsError as error:
-        problems.append(DataProblem("error", "interactions", str(error), file=file.name))
-        return {"items": 0, "interactions": 0}
-    problems += _unknown_users(table, "user", file.name, graph)
     parted = leave_one_out(table)
-    again = len(table) - len(parted)
-    if again:
-        rows = (~table.select(pl.struct("user", "item").is_first_distinct()).to_series()).arg_true()
-        text = f"{again:,} rows of {file.name} repeat a user and item; the latest counts"
-        shown = tuple(row + 1 for row in rows[:_SHOWN].to_list())
-        problems.append(DataProblem("warning", "repeated", text, again, shown, file.name))
+    if again := len(table) - len(parted):
+        first = table.select(pl.struct("user", "item").is_first_distinct()).to_series()
+        text = f"{again:,} rows of {file} repeat a user and item; the latest counts"
+        rows = tuple(row + 1 for row in (~first).arg_true()[:_SHOWN])
+        problems.append(DataProblem("warning", "repeated", text, again, rows, file))
     if not (parted["split"] == "test").any():
-        text = f"no user of {file.name} can be tested: nobody has two interactions"
-        problems.append(DataProblem("warning", "nothing_to_test", text, file=file.name))
+        text = f"no user of {file} can be tested: nobody has two interactions"
+        problems.append(DataProblem("warning", "nothing_to_test", text, file=file))
     found = held_out_in_graph(graph, parted)
     if len(found):
         user, item, split, relation = found.row(0)
@@ -220,7 +208,7 @@ def _interactions(
             f"{user} and {item} under {relation}; "
             "leave them out: a training adds what may train"
         )
-        problems.append(DataProblem("error", "held_out_in_graph", text, len(found), file=file.name))
+        problems.append(DataProblem("error", "held_out_in_graph", text, len(found), file=file))
     return {"items": table["item"].n_unique(), "interactions": len(table)}
 
 
@@ -302,7 +290,7 @@ def _by_neighbour(
     """
     of_user = label[user]
     keys = other[of_user >= 0] * np.int64(label.max() + 1) + of_user[of_user >= 0]
-    keys, votes = _runs(np.sort(keys))  # one per neighbour and class
+    keys, votes = np.unique(keys, return_counts=True)  # one per neighbour and class
     if not len(keys):
         return None
     neighbour = keys // (label.max() + 1)
@@ -337,36 +325,19 @@ def _by_having(user: np.ndarray, other: np.ndarray, label: np.ndarray) -> tuple[
     return (users, float(votes.max() / users)) if unlikely else None
 
 
-def _runs(ascending: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values and how often each occurs."""
-    starts = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1])[: len(ascending)])
-    return ascending[starts], np.diff(np.append(starts, len(ascending)))
-
-
 def held_out_in_graph(graph: Graph, parted: pl.DataFrame) -> pl.DataFrame:
     """(user, item, split, relation) of held-out interactions that are training triples.
 
     `parted` is what `leave_one_out` returns.
     """
-    held = parted.filter(pl.col("split") != "train")
-    items = held.select("item").unique()
-    inside = items.filter(pl.Series(graph.entities.ids(items["item"]) >= 0))
-    held = held.join(inside, on="item", how="semi")
-    if held.is_empty():
-        return held.select("user", "item", "split", relation=pl.lit(""))
-    user, item = graph.entities.ids(held["user"]), graph.entities.ids(held["item"])
-    pairs = pl.DataFrame({"a": user, "b": item}).with_columns(
-        held["user"], held["item"], held["split"]
-    )
-    pairs = pairs.filter((pl.col("a") >= 0) & (pl.col("b") >= 0))
+    ids = graph.entities.ids
+    held = parted.filter(pl.col("split") != "train").select("user", "item", "split")
+    held = held.with_columns(a=ids(held["user"]), b=ids(held["item"]))
+    held = held.filter((pl.col("a") >= 0) & (pl.col("b") >= 0))
     edges = pl.LazyFrame(graph.train, schema=["head", "relation", "tail"])
-    hits = pl.concat(
-        [
-            edges.join(pairs.lazy(), left_on=["head", "tail"], right_on=["a", "b"]),
-            edges.join(pairs.lazy(), left_on=["tail", "head"], right_on=["a", "b"]),
-        ],
-        how="diagonal",
-    ).collect(engine="streaming")
+    ends = (["head", "tail"], ["tail", "head"])
+    found = [edges.join(held.lazy(), left_on=both, right_on=["a", "b"]) for both in ends]
+    hits = pl.concat(found, how="diagonal").collect(engine="streaming")
     names = graph.relations.names(hits["relation"].to_numpy()).cast(pl.String)
-    found = hits.select("user", "item", "split").with_columns(relation=names)
-    return found.sort("user", "item", "relation")
+    hits = hits.select("user", "item", "split").with_columns(relation=names)
+    return hits.sort("user", "item", "relation")

@@ -14,13 +14,17 @@ from medapps.errors import MedappsError
 from medapps.store import NEW, Provenance, read_manifest, usable, writing
 
 WEIGHTS = ("w1", "b1", "w2", "b2")
+HIDDEN_NUMBERS = 2**25
+"""Numbers of hidden layers that are held at once."""
 
 
 def mlp_probabilities(
     x: np.ndarray, w1: np.ndarray, b1: np.ndarray, w2: np.ndarray, b2: np.ndarray
 ) -> np.ndarray:
     """Class probabilities (users, classes) of a two-layer network."""
-    logits = np.maximum(x @ w1 + b1, 0) @ w2 + b2
+    rows = max(1, HIDDEN_NUMBERS // w1.shape[1])
+    parts = [x[start : start + rows] for start in range(0, max(1, len(x)), rows)]
+    logits = np.concatenate([np.maximum(part @ w1 + b1, 0) @ w2 + b2 for part in parts])
     shifted = np.exp(logits - logits.max(1, keepdims=True))
     return shifted / shifted.sum(1, keepdims=True)
 

@@ -19,7 +19,7 @@ from medapps.evaluate.metrics import batched_f1_macro, confusion, label_metrics
 from medapps.graph.split import TEST, TRAIN, VALID
 from medapps.graph.user_tables import Labels
 from medapps.label.config import LabelConfig
-from medapps.label.model import mlp_probabilities
+from medapps.label.model import HIDDEN_NUMBERS, mlp_probabilities
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ def train_mlps(
     data, target = torch.from_numpy(x), torch.from_numpy(y)
     data_valid = torch.from_numpy(x_valid)
     shape = (len(seeds), len(settings))
+    at_once = max(1, HIDDEN_NUMBERS // (len(seeds) * len(settings) * config.hidden))
     best, best_epoch = np.full(shape, -1.0), np.zeros(shape, int)
     kept = [value.detach().clone() for value in stack.weights]
     for epoch in range(1, config.epochs + 1):
@@ -103,7 +104,8 @@ def train_mlps(
             rows = orders[:, start : start + config.batch]  # (seeds, rows)
             stack.step(data[rows], target[rows])
         with torch.no_grad():
-            guess = stack.logits(data_valid.expand(len(seeds), -1, -1)).argmax(-1)
+            parts = (part.expand(len(seeds), -1, -1) for part in data_valid.split(at_once))
+            guess = torch.cat([stack.logits(part).argmax(-1) for part in parts], dim=2)
         score = batched_f1_macro(y_valid, guess.flatten(0, 1).numpy(), examples.classes)
         score = score.reshape(shape)
         better = (score > best) & stack.finite()

@@ -36,8 +36,9 @@ from medapps.graph.split import (
 )
 from medapps.graph.user_tables import Labels
 from medapps.label.config import LabelConfig
-from medapps.label.model import WEIGHTS, LabelModel
+from medapps.label.model import HIDDEN_NUMBERS, WEIGHTS, LabelModel
 from medapps.label.network import Examples, MlpSetting, choose, linear_probe, train_mlps
+from medapps.memory import fitting
 from medapps.report import Report
 from medapps.tracking import NO_RUN, Run
 
@@ -79,6 +80,16 @@ def train_labeller(
     """`label_users` with the trained model and the split beside the report."""
     config = config or LabelConfig()
     known = Labels.of(labels, config.column, config.rare)
+    width = source.vectors(known.users.names(np.zeros(1, np.int64)))[0].shape[1]
+    fitting(
+        "Labelling",
+        needed_bytes(len(known.label), width, len(known.classes), len(seeds), config),
+        [
+            f"a smaller --dim (now {source.dim})",
+            "--set label.controls=false",
+            "fewer labelled users",
+        ],
+    )
     vectors = user_vectors(source, known.users)
     hashes = name_hash(known.users)
     part = stratified(hashes, known.label, config.split_seed)
@@ -88,22 +99,21 @@ def train_labeller(
     setting = _choose_setting(examples, config, seeds)
     fitted = _Fitted.of(examples, seeds, setting, config)
     seconds = time.perf_counter() - began
-    truth = fitted.truth
-    guesses = fitted.probability.argmax(2)  # (seeds, test users)
-    mean_probability = fitted.probability.mean(0)
+    beside = {"majority": _majority(examples)}
+    if config.controls:
+        beside["linear_probe"] = linear_probe(examples)
+    del examples  # a control takes as much again
+    for name in ("random", "shuffled") if config.controls else ():
+        fake, _ = Examples.of(control(name, vectors, config.split_seed), known, part, config)
+        values = _Fitted.of(fake, seeds, setting, config).by_seed
+        beside[name] = {metric: float(np.mean(v)) for metric, v in values.items()}
+    truth, guesses = fitted.truth, fitted.probability.argmax(2)  # (seeds, test users)
+    calibrated = calibration(truth, fitted.probability.mean(0))
     units = {
         "accuracy": (guesses == truth).astype(np.float32),
         "truth": np.broadcast_to(truth, guesses.shape).astype(np.float32),  # for macro F1
         "guess": guesses.astype(np.float32),
     }
-    beside = {"majority": _majority(examples)}
-    if config.controls:
-        beside["linear_probe"] = linear_probe(examples)
-        for name in ("random", "shuffled"):
-            fake = control(name, vectors, config.split_seed)
-            beyond, _ = Examples.of(fake, known, part, config)
-            values = _Fitted.of(beyond, seeds, setting, config).by_seed
-            beside[name] = {metric: float(np.mean(v)) for metric, v in values.items()}
     report = Report(
         task="label",
         method=vectors.method,
@@ -114,10 +124,9 @@ def train_labeller(
         units=units,
         unit_digest=digest_arrays(hashes, known.label, part),
         cost={"train_seconds": seconds, "bytes": float(vectors.values.nbytes)},
-        tables={
-            "classes": _class_table(known.classes, fitted.matrices),
-            "confusion": _confusion_table(known.classes, fitted.matrices),
-            "calibration": _calibration_table(truth, mean_probability),
+        tables=_tables(known.classes, fitted.matrices)
+        | {
+            "calibration": pl.DataFrame(dict(zip(_CALIBRATION, calibrated, strict=False))),
             "beside": _beside_table(vectors.method, fitted.by_seed, beside),
         },
         details={
@@ -132,17 +141,38 @@ def train_labeller(
                 "accuracy": list(bootstrap_interval(units["accuracy"])),
                 "f1_macro": list(bootstrap_f1_macro(truth, guesses)),
             },
-            "calibration_error": calibration(truth, mean_probability)[3],
+            "calibration_error": calibrated[3],
             "beside": beside,
             "majority": beside["majority"]["accuracy"],
         },
     )
-    _record(run, report, fitted.matrices.mean(0), truth, mean_probability)
+    _record(run, report)
+    run.figure(confusion_figure(known.classes, fitted.matrices.mean(0)), "confusion.png")
+    run.figure(calibration_figure(*calibrated), "calibration.png")
     classes = tuple(known.classes)
     model = LabelModel(known.column, classes, vectors.dim, vectors.method, scaling, fitted.weights)
     names = np.array(list(PARTS))[part]
     split = pl.DataFrame({"user": known.users.names(), "part": names})
     return LabelResult(report, model, split)
+
+
+_CALIBRATION = ("confidence", "accuracy", "users")
+
+
+def needed_bytes(
+    users: int, width: int, classes: int, seeds: int, config: LabelConfig
+) -> dict[str, int]:
+    """Bytes by purpose that labelling takes beyond the labels themselves."""
+    models = max(seeds, min(2, seeds) * len(config.dropout) * len(config.weight_decay))
+    row = models * config.hidden
+    hidden = max(min(HIDDEN_NUMBERS, users // 10 * row), min(users, config.batch) * row)
+    return {
+        "vectors": 12 * users * (width + 1),  # as they are, scaled, and a part's or a control's
+        "hidden layers": 12 * hidden,
+        "predictions": users * seeds * (2 * classes + 28),
+        "names": 120 * users,
+        "linear probe": 14 * users * classes if config.controls else 0,
+    }
 
 
 def _refuse_unlearnable(labels: Labels, vectors: UserVectors, part: np.ndarray) -> None:
@@ -206,22 +236,17 @@ def _majority(examples: Examples) -> dict[str, float]:
     return label_metrics(confusion(truth, np.full_like(truth, common), examples.classes))
 
 
-def _class_table(classes: list[str], matrices: np.ndarray) -> pl.DataFrame:
-    """Precision, recall, F1 and support per class, means over seeds."""
+def _tables(classes: list[str], matrices: np.ndarray) -> dict[str, pl.DataFrame]:
+    """Precision, recall, F1 and support per class, and the confusion; means over seeds."""
     scores = [class_scores(matrix) for matrix in matrices]
     columns = {name: np.mean([score[name] for score in scores], axis=0) for name in scores[0]}
-    return pl.DataFrame({"class": classes} | columns).with_columns(pl.col("support").cast(pl.Int64))
-
-
-def _confusion_table(classes: list[str], matrices: np.ndarray) -> pl.DataFrame:
+    by_class = pl.DataFrame({"class": classes} | columns)
     true, predicted = np.repeat(classes, len(classes)), np.tile(classes, len(classes))
     users = matrices.mean(0).reshape(-1)
-    return pl.DataFrame({"true": true, "predicted": predicted, "users": users})
-
-
-def _calibration_table(truth: np.ndarray, probability: np.ndarray) -> pl.DataFrame:
-    confidence, accuracy, users, _ = calibration(truth, probability)
-    return pl.DataFrame({"confidence": confidence, "accuracy": accuracy, "users": users})
+    return {
+        "classes": by_class.with_columns(pl.col("support").cast(pl.Int64)),
+        "confusion": pl.DataFrame({"true": true, "predicted": predicted, "users": users}),
+    }
 
 
 def _beside_table(
@@ -232,10 +257,8 @@ def _beside_table(
     return pl.DataFrame(rows)
 
 
-def _record(
-    run: Run, report: Report, matrix: np.ndarray, truth: np.ndarray, probability: np.ndarray
-) -> None:
-    """Put the report into the run: numbers, tables and two figures."""
+def _record(run: Run, report: Report) -> None:
+    """Put the numbers and tables of a report into the run."""
     run.metrics(report.metrics)
     for name, values in report.by_seed.items():
         run.metric(f"{name}_std", float(np.std(values)))
@@ -243,8 +266,6 @@ def _record(
         run.metrics({f"{baseline}.{name}": value for name, value in values.items()})
     for name, table in report.tables.items():
         run.text(table.write_csv(), f"{name}.csv")
-    run.figure(confusion_figure(report.details["classes"], matrix), "confusion.png")
-    run.figure(calibration_figure(*calibration(truth, probability)), "calibration.png")
 
 
 def confusion_figure(classes: Sequence[str], matrix: np.ndarray) -> Figure:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medapps.crop.crop import Crop
-from medapps.crop.embedding import Croppable, OneSize, cut
+from medapps.crop.embedding import cut
 from medapps.crop.export import Export, export_files
 from medapps.crop.select import Choice, log_curve
 from medapps.crop.tiers import CropConfig
@@ -47,7 +47,7 @@ def crop_stage(
     """
     if runner.tracked:
         check_names(config.model, choice.tier)
-    crop, warning = cut(croppable(source), choice.dim, allow_untrained=config.allow_untrained)
+    crop, warning = cut(source, choice.dim, allow_untrained=config.allow_untrained)
     if warning:
         runner.say(f"Warning: {warning}")
     digest = source.manifest.digest if source.manifest else ""
@@ -137,11 +137,6 @@ def _manifest(folder: Path) -> Manifest:
 def _is_med(crop: Crop) -> bool:
     """Tiers of the registry are those of the trained embedding, never a baseline's or a try."""
     return crop.method == "med" and not crop.about.get("untrained")
-
-
-def croppable(source: Embedding | Crop) -> Croppable:
-    """A source with sizes to choose from."""
-    return OneSize(source) if isinstance(source, Crop) else source
 
 
 def validation_quality(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import resource
 import shutil
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from medapps.errors import MedappsError
 from medapps.graph.known_triples import known_bytes, making_bytes
+from medapps.memory import fitting
 from medapps.model.rules import RULES
 from medapps.train.config import MedConfig
 from medapps.train.tables import state_bytes
@@ -22,7 +22,6 @@ _KEEP = 2**30
 BASE = 400 * 2**20
 """Memory of the program and its libraries before it holds anything."""
 MOST_PARTITIONS = 1024
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def keep_pages() -> bool:
@@ -37,29 +36,6 @@ def keep_pages() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _KEEP)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
-
-
-def available_bytes() -> int | None:
-    """Memory that can still be taken within this process's limits; None where unknown."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-    for path in _LIMITS:
-        try:
-            limit = int(Path(path).read_text())
-            used = int(
-                Path(path.replace("max", "current").replace("limit_in", "usage_in")).read_text()
-            )
-        except (OSError, ValueError):
-            continue
-        free = min(free, max(0, limit - used))
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        free = min(free, max(0, soft - size))
-    return free
 
 
 def peak_rss_bytes() -> int:
@@ -180,16 +156,7 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
 
     Where several processes on this machine need as much each, their sum must fit.
     """
-    total = sum(needed.values())
-    free = available_bytes()
     limit = None if config.hardware.table == "mmap" else config.hardware.memory_bytes
-    if limit is not None:
-        free = min(free or limit, limit)
-    if free is None or total * processes <= 0.95 * free:
-        return total
-    needed = {name: size * processes for name, size in needed.items()}
-    total *= processes
-    parts = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in needed.items() if size)
     lower = [f"smaller --dims (now {','.join(map(str, config.dims[-3:]))})"]
     if config.hardware.table == "fp32":
         lower.append("--table bf16")
@@ -201,11 +168,8 @@ def check_memory(needed: dict[str, int], config: MedConfig, processes: int = 1) 
         lower.append("--set train.patience=null")
     if config.sampling.filter_known:
         lower.append("--set train.filter_known=false")
-    word = "are free" if limit is None or free < limit else "are allowed"
-    raise MedappsError(
-        f"Training needs {total / 2**30:.2f} GiB ({parts}) and {free / 2**30:.2f} GiB {word}.",
-        fix="What lowers it: " + "; ".join(lower) + ".",
-    )
+    fitting("Training", {name: size * processes for name, size in needed.items()}, lower, limit)
+    return sum(needed.values())
 
 
 def needed_disk(sizes: Sizes) -> dict[str, int]:

@@ -17,7 +17,7 @@ from medapps.graph.split import TRAIN, VALID
 from medapps.label.config import LabelConfig
 from medapps.label.model import LabelModel
 from medapps.label.network import Examples, MlpSetting, train_mlps
-from medapps.label.run import LabelResult, label_users, train_labeller
+from medapps.label.run import LabelResult, label_users, needed_bytes, train_labeller
 from medapps.report import Report
 
 QUICK = LabelConfig(hidden=16, epochs=40, dropout=(0.1,), weight_decay=(0.01, 1.0), batch=32)
@@ -222,3 +222,27 @@ def test_broken_vectors_are_explained(planted: NamedVectors, labels: pl.DataFram
     values[4, 2] = np.nan
     with pytest.raises(MedappsError, match=r"'user:004'.*not finite"):
         label_users(NamedVectors(planted.names, values, "broken"), labels)
+
+
+def test_too_little_memory_is_said_before_the_start(
+    planted: NamedVectors, labels: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    whole = NamedVectors.vectors
+
+    def vectors(self: NamedVectors, names: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(len(names))
+        return whole(self, names)
+
+    monkeypatch.setattr(NamedVectors, "vectors", vectors)
+    monkeypatch.setattr("medapps.memory.available_bytes", lambda: 10_000)
+    with pytest.raises(MedappsError, match=r"Labelling needs .* GiB .*smaller --dim \(now 8\)"):
+        train_labeller(planted, labels, QUICK, seeds=(0, 1))
+    assert asked == [1]  # how wide they are, and no more
+
+
+def test_the_estimate_grows_with_users_and_numbers() -> None:
+    small = needed_bytes(1000, 10, 4, 5, QUICK)
+    wide, many = needed_bytes(1000, 100, 4, 5, QUICK), needed_bytes(10_000, 10, 4, 5, QUICK)
+    assert wide["vectors"] > 9 * small["vectors"] and many["vectors"] == 10 * small["vectors"]
+    assert needed_bytes(10**9, 10, 4, 5, QUICK)["hidden layers"] < 2**30  # they go in blocks

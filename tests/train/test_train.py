@@ -201,7 +201,7 @@ def test_divergence_is_reported_with_a_remedy(graph):
 
 
 def test_too_little_memory_is_said_before_the_start(graph, monkeypatch):
-    monkeypatch.setattr("medapps.train.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("medapps.memory.available_bytes", lambda: 1000)
     with pytest.raises(MedappsError, match=r"needs .* GiB .*adagrad"):
         train_med(graph, small(optimiser="lazy_adam"))
 
