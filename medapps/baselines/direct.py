@@ -147,14 +147,8 @@ def choose(
     """
     start = alone(train, dim)
     margin, penalty, lr = start.margins[-1], start.loss.penalty, start.optimiser.lr
-    given, held_out = len(graph.valid) > 0, train.validation.fraction > 0
-    if search.when == "on" and not (given or held_out):
-        raise MedappsError(
-            f"{graph.name} has no validation triples to choose margin and rate by.",
-            fix="Put a valid.parquet beside the graph, hold some out with --set "
-            "train.fraction=0.02, or use --set baseline.search.when=off.",
-        )
-    if search.when == "off" or (search.when == "auto" and not given):
+    check_search(graph, train, search)
+    if search.when == "off" or (search.when == "auto" and not len(graph.valid)):
         return Choice(margin, lr, penalty)
     epochs = trial_epochs(train, dim, search)
     key = digest_of([graph.digest, start.plain(), search.plain(), epochs])[:16]
@@ -176,6 +170,16 @@ def choose(
     rate = best("lr", lr, (1.0, *search.rates), lambda r: trials.mrr(margin, penalty, r))
     seconds = sum(one["seconds"] for one in trials.made)
     return Choice(margin, rate, penalty, seconds, tuple(trials.made), tuple(at_edge))
+
+
+def check_search(graph: Graph, train: MedConfig, search: SearchConfig) -> None:
+    """Refuse a search where there is nothing to choose by."""
+    if search.when == "on" and not (len(graph.valid) or train.validation.fraction > 0):
+        raise MedappsError(
+            f"{graph.name} has no validation triples to choose margin and rate by.",
+            fix="Put a valid.parquet beside the graph, hold some out with --set "
+            "train.fraction=0.02, or use --set baseline.search.when=off.",
+        )
 
 
 def trial_epochs(train: MedConfig, dim: int, search: SearchConfig) -> int:

@@ -15,7 +15,7 @@ it has no such meaning, and the crop then carries no relations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -31,7 +31,7 @@ from medapps.graph.graph import Graph
 from medapps.model.rule import Scorer, ScoreSpec
 from medapps.model.rules import RULES, make_scorer
 from medapps.train.loss.med import FAR
-from medapps.train.order import NEGATIVES, stream
+from medapps.train.order import NEGATIVES, split_validation, stream
 
 BLOCK = 2**24
 """Numbers (triples x negatives x coordinates) that are worked on at a time."""
@@ -93,12 +93,7 @@ def by_loss(
     The loss is the one of the training; all coordinates share one sample of negatives, and the
     contribution of each is subtracted from the distance, so that nothing is scored again.
     """
-    if not len(graph.valid):
-        raise MedappsError(
-            f"ext-l measures coordinates on validation triples and {graph.name} has none.",
-            fix="Put a valid.parquet beside the graph, or take ext-v.",
-        )
-    assert teacher.relations is not None
+    assert teacher.relations is not None and len(graph.valid)
     draws, negatives = stream(seed, NEGATIVES), sample.negatives
     count = min(sample.triples, len(graph.valid))
     picked = np.asarray(graph.valid)[np.sort(draws.choice(len(graph.valid), count, replace=False))]
@@ -154,14 +149,32 @@ def ext(request: BaselineRequest) -> Crop:
     return _extracted(request, lambda: first(request.dim))
 
 
+def measured_on(request: BaselineRequest) -> Graph:
+    """The graph with validation triples: its own, else those that the training of MED holds out."""
+    graph, train = request.graph, request.train
+    _, found = split_validation(graph, train, request.session.seed)
+    if not len(found):
+        raise MedappsError(
+            f"ext-l measures coordinates on validation triples, {graph.name} has none, and the "
+            "training holds none out.",
+            fix="Put a valid.parquet beside the graph, hold some out with --set train.patience=5, "
+            "or take ext-v.",
+        )
+    return graph if len(graph.valid) else replace(graph, valid=found)
+
+
 def ext_l(request: BaselineRequest) -> Crop:
     """The coordinates without which the validation loss would rise most."""
+    graph = measured_on(request)
+    if not len(request.graph.valid):
+        said = f"ext-l measures coordinates on {len(graph.valid):,} triples that MED holds out"
+        request.session.say(f"{said}; the teacher has seen them.")
     return _extracted(
         request,
         lambda: largest(
             by_loss(
                 request.teacher,
-                request.graph,
+                graph,
                 request.config.ext,
                 temperature=request.train.temperatures[-1],
                 seed=request.session.seed,

@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from medapps.baselines.config import BaselineConfig
-from medapps.baselines.direct import direct
-from medapps.baselines.extract import ext, ext_l, ext_v, pca
+from medapps.baselines.direct import check_search, direct
+from medapps.baselines.extract import ext, ext_l, ext_v, measured_on, pca
 from medapps.baselines.request import BaselineRequest
-from medapps.baselines.students import bkd, dualde, iterde, ta
+from medapps.baselines.students import assistants, bkd, dualde, iterde, ta
 from medapps.crop.crop import Crop
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.tracking import NO_RUN
 from medapps.train.config import MedConfig
 from medapps.train.session import Session
+from medapps.train.step import pick_device
 
 MAKERS: dict[str, Callable[[BaselineRequest], Crop]] = {
     "dt": direct,
@@ -65,6 +66,16 @@ def make_baseline(
 def teacher_dim(config: BaselineConfig, train: MedConfig) -> int:
     """The teacher's size."""
     return config.teacher_dim or train.dims[-1]
+
+
+def check_possible(request: BaselineRequest, teacher: int) -> None:
+    """Refuse what graph, settings or machine cannot give, before anything is trained."""
+    pick_device(request.train.hardware.device)
+    check_search(request.graph, request.train, request.config.search)
+    if request.name == "ext-l":
+        measured_on(request)
+    if request.name == "ta":
+        assistants(request, teacher)
 
 
 def check_request(name: str, dim: int, teacher: int) -> None:

@@ -133,14 +133,9 @@ def doublings(student: int, teacher: int) -> list[int]:
     return dims
 
 
-def choose_assistant(request: BaselineRequest) -> tuple[int, float]:
-    """The assistant's size and the seconds that finding it took.
-
-    The MRRs are those of short direct trainings (baseline.search.epochs). Where the graph has no
-    validation triples, or only one size lies between, the next doubling is taken: on the published
-    tables the rule says the same in all cases but one.
-    """
-    teacher, given = request.teacher.dim, request.config.ta.dim
+def assistants(request: BaselineRequest, teacher: int) -> list[int]:
+    """The sizes that an assistant may have, ascending: the given one, else all doublings."""
+    given = request.config.ta.dim
     if given is not None:
         if not request.dim < given < teacher:
             raise MedappsError(
@@ -148,16 +143,25 @@ def choose_assistant(request: BaselineRequest) -> tuple[int, float]:
                 f"and the teacher's {teacher}.",
                 fix="Choose another --set baseline.ta.dim.",
             )
-        return given, 0.0
-    between = doublings(request.dim, teacher)
-    if not between:
-        middle = round((request.dim * teacher) ** 0.5)
-        if not request.dim < middle < teacher:
-            raise MedappsError(
-                f"No size lies between {request.dim} and the teacher's {teacher}.",
-                fix="Choose a smaller --dim or a larger --teacher-dim.",
-            )
-        between = [middle]
+        return [given]
+    between = doublings(request.dim, teacher) or [round((request.dim * teacher) ** 0.5)]
+    if not request.dim < between[0] < teacher:
+        raise MedappsError(
+            f"No size lies between {request.dim} and the teacher's {teacher}.",
+            fix="Choose a smaller --dim or a larger --teacher-dim.",
+        )
+    return between
+
+
+def choose_assistant(request: BaselineRequest) -> tuple[int, float]:
+    """The assistant's size and the seconds that finding it took.
+
+    The MRRs are those of short direct trainings (baseline.search.epochs). Where the graph has no
+    validation triples, or only one size lies between, the next doubling is taken: on the published
+    tables the rule says the same in all cases but one.
+    """
+    teacher = request.teacher.dim
+    between = assistants(request, teacher)
     if len(between) == 1 or not len(request.graph.valid) or request.config.search.when == "off":
         return between[0], 0.0
     search = request.config.search

@@ -20,7 +20,10 @@ def rank(
     ] = None,
     method: Annotated[str, typer.Option(help="med, or a baseline with --dim.")] = "med",
     dim: Annotated[int | None, typer.Option(help="Size of the baseline.")] = None,
-    split: Annotated[str, typer.Option(help="test, valid or train.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(help="test, valid or train; else test, valid or what was held out."),
+    ] = None,
     candidates: Annotated[
         int | None,
         typer.Option(min=1, help="Rank among so many sampled entities; all by default."),
@@ -30,11 +33,17 @@ def rank(
     """Filtered link prediction of every trained size: MRR, Hit@k, efficiency and retention."""
     from medapps.evaluate.link_prediction import RankOptions
     from medapps.stages import graph_stage, rank_stage
-    from medapps.stages.find import find_ranked
+    from medapps.stages.find import find_ranked, ranked_split
 
     settings = job.settings()
     graph = graph_stage(job.runner, kg, settings)[0] if kg else None
     source, graph = find_ranked(job.workspace, method, dim, graph, embedding)
+    given, called = graph, split
+    if split is None:
+        graph, split = ranked_split(given, source)
+        called = split if len(getattr(given, split)) else "held-out"
+    if called != "test":
+        job.say(f"Ranked are {called} triples.")
     options = RankOptions(split, candidates, job.seed, limit)
     ranked = rank_stage(job.runner, graph, source, options)
     reports = [report for report, _ in ranked]
@@ -43,7 +52,7 @@ def rank(
         "artifact": ranked[-1][1],
         "data": graph.name,
         "method": method,
-        "split": split,
+        "split": called,
         **{key: details[key] for key in ("triples", "candidates", "sampled")},
         "dims": {str(report.dim): report.metrics for report in reports},
         **(details["retention"] if len(reports) > 1 else {"arr": None}),

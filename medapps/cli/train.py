@@ -49,6 +49,7 @@ def train(
     from medapps.cli.tables import facts, training_bar
     from medapps.config import show_bytes
     from medapps.stages import graph_stage, train_stage
+    from medapps.stages.find import held_out
     from medapps.stages.train import process_group
     from medapps.train.session import Session
 
@@ -73,4 +74,6 @@ def train(
     }
     shown = {key: values[key] for key in _SHOWN if key in values}
     shown["peak memory"] = show_bytes(embedding.metrics["peak_rss_bytes"])
-    return Result(values, [facts(shown), "Next: medapps rank, label, recommend, or crop."])
+    measurable = len(graph.test) or len(graph.valid) or len(held_out(graph, embedding))
+    rank = "rank, " if measurable else ""
+    return Result(values, [facts(shown), f"Next: medapps {rank}label, recommend, or crop."])

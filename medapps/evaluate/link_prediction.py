@@ -69,13 +69,18 @@ def rank_embedding(
     return _rank(tables, graph, RankOptions(**options), embedding.method, seconds)
 
 
-def rank_crop(crop: Crop, graph: Graph, **options: Any) -> tuple[list[Report], dict[str, Any]]:
-    """The same for one crop, whoever made it."""
-    if crop.relations is None or len(crop.entities) != len(graph.entities):
+def check_ranked(source: Embedding | Crop, graph: Graph) -> None:
+    """Refuse what has no relations, or not all entities of the graph."""
+    if source.relations is None or len(source.entities) != len(graph.entities):
         raise MedappsError(
             "This crop cannot be ranked: it lacks relations or some of the graph's entities.",
             fix="Make it again with --relations and without --users-only.",
         )
+
+
+def rank_crop(crop: Crop, graph: Graph, **options: Any) -> tuple[list[Report], dict[str, Any]]:
+    """The same for one crop, whoever made it."""
+    check_ranked(crop, graph)
     entities = crop.rows(slice(None)) if crop.scale is not None else crop.entities
     tables = Tables(entities, np.asarray(crop.relations), (crop.dim,), (crop.spec,))
     seconds = float(crop.about.get("train_seconds", 0.0))

@@ -79,21 +79,8 @@ def train_labeller(
 ) -> LabelResult:
     """`label_users` with the trained model and the split beside the report."""
     config = config or LabelConfig()
-    known = Labels.of(labels, config.column, config.rare)
-    width = source.vectors(known.users.names(np.zeros(1, np.int64)))[0].shape[1]
-    fitting(
-        "Labelling",
-        needed_bytes(len(known.label), width, len(known.classes), len(seeds), config),
-        [
-            f"a smaller --dim (now {source.dim})",
-            "--set label.controls=false",
-            "fewer labelled users",
-        ],
-    )
-    vectors = user_vectors(source, known.users)
+    known, vectors, part = learnable(source, labels, config, len(seeds))
     hashes = name_hash(known.users)
-    part = stratified(hashes, known.label, config.split_seed)
-    _refuse_unlearnable(known, vectors, part)
     examples, scaling = Examples.of(vectors, known, part, config)
     began = time.perf_counter()
     setting = _choose_setting(examples, config, seeds)
@@ -175,11 +162,28 @@ def needed_bytes(
     }
 
 
-def _refuse_unlearnable(labels: Labels, vectors: UserVectors, part: np.ndarray) -> None:
-    """Refuse labels of which the graph knows too few training users to tell classes apart."""
+def learnable(
+    source: Source, table: pl.DataFrame, config: LabelConfig, seeds: int
+) -> tuple[Labels, UserVectors, np.ndarray]:
+    """Labels, vectors and parts of users; refuses what does not fit into memory, and labels of
+    which the graph knows too few training users to tell classes apart.
+    """
+    labels = Labels.of(table, config.column, config.rare)
+    width = source.vectors(labels.users.names(np.zeros(1, np.int64)))[0].shape[1]
+    fitting(
+        "Labelling",
+        needed_bytes(len(labels.label), width, len(labels.classes), seeds, config),
+        [
+            f"a smaller --dim (now {source.dim})",
+            "--set label.controls=false",
+            "fewer labelled users",
+        ],
+    )
+    vectors = user_vectors(source, labels.users)
+    part = stratified(name_hash(labels.users), labels.label, config.split_seed)
     known = np.unique(labels.label[(part == TRAIN) & vectors.known])
     if len(known) > 1:
-        return
+        return labels, vectors, part
     raise MedappsError(
         f"There is nothing to learn: of {len(labels.label)} labelled users the graph knows "
         f"{int(vectors.known.sum())}, and those to train on have "

@@ -19,6 +19,7 @@ from medapps.recommend.evaluation.references import tune
 from medapps.recommend.lists import blended
 from medapps.recommend.mixture import PARTS, PLAIN, Mixture, fit, folded, graph_alone
 from medapps.recommend.ncf_paper.problem import prepare
+from medapps.recommend.parts.graph_score import GraphScore
 from medapps.recommend.parts.service import Service
 from medapps.recommend.problem import Problem, problem_of
 from medapps.recommend.recommender import Recommender, trimmed
@@ -48,6 +49,22 @@ def recommend_products(
 ) -> Report:
     """Train and test a recommender with a crop's vectors, or without any when `source` is None."""
     return train_recommender(source, interactions, config, seed=seed, data=data).report
+
+
+def check_vectors(source: Source | None, split: PurchaseSplit, config: RecommendConfig) -> None:
+    """Refuse vectors from which nothing could be learned."""
+    graph, _ = graph_of(source, problem_of(split, users_of(source)))
+    if config.model == "graph":
+        _needed(graph)
+
+
+def _needed(graph: GraphScore | None) -> GraphScore:
+    if graph is None:
+        raise MedappsError(
+            "--model graph needs an embedding whose graph holds the purchases (relation takes).",
+            fix="Train one with interactions beside the graph, or use --model ncf.",
+        )
+    return graph
 
 
 def train_recommender(
@@ -83,13 +100,8 @@ def train_recommender(
             began -= sum(earlier.seconds.get(name, 0.0) for name in PLAIN)
         _FITTED.clear()
         _FITTED[key] = model
-    elif graph is not None:
-        model = graph_alone(train, valid, graph)
     else:
-        raise MedappsError(
-            "--model graph needs an embedding whose graph holds the purchases (relation takes).",
-            fix="Train one with interactions beside the graph, or use --model ncf.",
-        )
+        model = graph_alone(train, valid, _needed(graph))
     parts_told = _part_facts(model)
     known = problem.known
     model = folded(trimmed(model), known)

@@ -12,13 +12,13 @@ import numpy as np
 
 from medapps.crop.crop import Crop
 from medapps.crop.embedding import cut
-from medapps.crop.export import Export, export_files
+from medapps.crop.export import Export, chosen_rows, export_files
 from medapps.crop.select import Choice, log_curve
 from medapps.crop.tiers import CropConfig
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph
 from medapps.serve.register import DIGEST, log_crop
-from medapps.stages.find import graph_of
+from medapps.stages.find import HOLD_OUT, graph_of, held_out
 from medapps.stages.runner import Runner, Stage, run_stage
 from medapps.store import MANIFEST, Manifest, Workspace, digest_of, read_manifest, refuse_folder
 from medapps.tracking import Run, check_names, registered
@@ -55,22 +55,21 @@ def crop_stage(
     tier = choice.tier if _is_med(crop) else None
     stage = _cropping(crop, choice, config, names, digest)
 
+    wanted = Export(
+        choice.dtype,
+        config.format,
+        config.users_only,
+        names,
+        config.relations,
+        about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
+    )
+    chosen_rows(crop, wanted)  # refused before a run is opened
+
     def make(run: Run, folder: Path) -> Manifest:
         began = time.perf_counter()
         provenance = stage.provenance(run=run.id, training_run=training)
-        made = export_files(
-            crop,
-            folder,
-            Export(
-                choice.dtype,
-                config.format,
-                config.users_only,
-                names,
-                config.relations,
-                about={"exported": True} | ({"tier": choice.tier} if choice.tier else {}),
-            ),
-            replace(provenance, force=runner.force, ours=out is None),
-        )
+        here = replace(provenance, force=runner.force, ours=out is None)
+        made = export_files(crop, folder, wanted, here)
         seconds = time.perf_counter() - began
         run.metrics(
             {
@@ -158,19 +157,10 @@ def validation_quality(
 
 def _validation_triples(graph: Graph, source: Embedding | Crop) -> np.ndarray:
     """The graph's validation triples, else those that the training held out."""
-    if len(graph.valid):
-        return graph.valid
-    if not isinstance(source, Crop) and source.manifest is not None:
-        from medapps.train.config import MedConfig
-        from medapps.train.order import split_validation
-
-        settings = dict(source.manifest.config)
-        seed = int(settings.pop("seed", 0))
-        _, held_out = split_validation(graph, MedConfig(**settings), seed)
-        if len(held_out):
-            return held_out
+    found = graph.valid if len(graph.valid) else held_out(graph, source)
+    if len(found):
+        return found
     raise MedappsError(
         f"{graph.name} has no validation triples, so the share of quality kept is not known.",
-        fix="Put a valid.parquet beside its triples, or train with --set train.patience=5 --set "
-        "train.fraction=0.05, which holds some out.",
+        fix=f"Put a valid.parquet beside its triples, or {HOLD_OUT}",
     )

@@ -229,6 +229,39 @@ def trained_as(
     return folder, values
 
 
+HOLD_OUT = "train with --set train.patience=5 --set train.fraction=0.05, which holds some out."
+
+
+def held_out(graph: Graph, source: Embedding | Crop) -> np.ndarray:
+    """The triples that a training held out where the graph has none to validate, (n, 3)."""
+    manifest = None if isinstance(source, Crop) else source.manifest
+    if len(graph.valid) or manifest is None or not manifest.config:
+        return np.empty((0, 3), np.int32)
+    from medapps.train.config import MedConfig
+    from medapps.train.order import split_validation
+
+    settings = dict(manifest.config)
+    seed = int(settings.pop("seed", 0))
+    return split_validation(graph, MedConfig(**settings), seed)[1]
+
+
+def ranked_split(graph: Graph, source: Embedding | Crop) -> tuple[Graph, str]:
+    """The split to rank where none is named: test, else validation, else what the training held
+    out, which then stands in the place of the graph's validation triples.
+    """
+    for name in ("test", "valid"):
+        if len(getattr(graph, name)):
+            return graph, name
+    found = held_out(graph, source)
+    if len(found):
+        return replace(graph, valid=found), "valid"
+    raise MedappsError(
+        f"There is nothing to rank: {graph.name} has neither test nor validation triples, and this "
+        "training held none out.",
+        fix=f"Put a test.parquet (head, relation, tail) beside its triples, or {HOLD_OUT}",
+    )
+
+
 def find_split(workspace: Workspace, graph: Graph, interactions: Path) -> PurchaseSplit | None:
     """The split whose training purchases a graph holds, if it is one of these interactions."""
     table = file_digest(regular_file(interactions))

@@ -21,7 +21,7 @@ from medapps.graph.config import Column
 from medapps.graph.graph import Graph
 from medapps.graph.split import PurchaseSplit
 from medapps.graph.tables import find_table, table_file
-from medapps.graph.user_tables import Labels, label_columns, read_labels
+from medapps.graph.user_tables import label_columns, read_labels
 from medapps.report import Report
 from medapps.stages.find import Vectors, find_graph, find_split, find_vectors, no_vectors, origin_of
 from medapps.stages.graph import graph_stage, split_stage
@@ -221,8 +221,10 @@ def label_stage(runner: Runner, inputs: TaskInputs, config: LabelConfig) -> tupl
         publish_labels(inputs.vectors, table["user"]),
     )
     runner = task.runner(runner)
-    if not runner.kept(task.stage):  # what cannot be read is refused before a run is opened
-        user_vectors(source, Labels.of(table, column, config.rare).users)
+    if not runner.kept(task.stage):  # what cannot be learned is refused before a run is opened
+        from medapps.label.run import learnable
+
+        learnable(source, table, config, len(inputs.seeds))
 
     def work(run: Run) -> tuple[Report, Model]:
         from medapps.label.run import train_labeller
@@ -255,7 +257,11 @@ def recommend_stage(
         from medapps.recommend.ncf_paper.problem import check_list_length
 
         check_list_length(split, config)
-        if source is not None:
+        if config.model != "ncf-paper":
+            from medapps.recommend.run import check_vectors
+
+            check_vectors(source, split, config)
+        elif source is not None:
             user_vectors(source, split.users)
 
     def work(run: Run) -> tuple[Report, Model]:
@@ -322,18 +328,20 @@ def rank_stage(
     runner: Runner, graph: Graph, source: Embedding | Crop, options: RankOptions | None = None
 ) -> list[tuple[Report, Path]]:
     """Filtered link prediction of every size of an embedding, or of one crop."""
-    from medapps.evaluate.link_prediction import RankOptions, rank_crop, rank_embedding
+    from medapps.evaluate import link_prediction as verb
 
-    settings = asdict(options or RankOptions())
-    (options or RankOptions()).triples(graph)  # refused before a run is opened
+    options = options or verb.RankOptions()
+    settings = asdict(options)
+    options.triples(graph)  # refused before a run is opened
+    verb.check_ranked(source, graph)
 
     @cache
     def sweep() -> dict[int, Report]:
         """All sizes at once, when the first of them is asked for."""
         if isinstance(source, Crop):
-            reports, figures = rank_crop(source, graph, **settings)
+            reports, figures = verb.rank_crop(source, graph, **settings)
         else:
-            reports, figures = rank_embedding(source, graph, **settings)
+            reports, figures = verb.rank_embedding(source, graph, **settings)
         kept = {key: value for key, value in figures.items() if key.startswith("arr")}
         marked = (replace(r, details=r.details | {"retention": kept}) for r in reports)
         return {report.dim: report for report in marked}

@@ -33,6 +33,9 @@ def train_stage(
     runner: Runner, graph: Graph, config: MedConfig, session: Session, group: Group | None = None
 ) -> tuple[Embedding, Path]:
     """One MED training of a graph; all processes of a group call it."""
+    from medapps.train.step import pick_device
+
+    pick_device(config.hardware.device)  # refused before a run is opened
     stage = _training(graph, config, session.seed)
     if group is not None:
         session = _agreed(group, graph, config, session)
@@ -167,12 +170,19 @@ def baseline_stage(
     runner: Runner, graph: Graph, asked: Baseline, session: Session
 ) -> tuple[Crop, Path]:
     """A baseline of a graph as a crop; the teacher is trained once and shared."""
-    from medapps.baselines.registry import check_request, make_baseline, teacher_dim
+    from medapps.baselines.registry import (
+        check_possible,
+        check_request,
+        make_baseline,
+        teacher_dim,
+    )
+    from medapps.baselines.request import BaselineRequest
     from medapps.baselines.students import before
 
     name, dim, config, train = asked.name, asked.dim, asked.config, asked.train
     size = teacher_dim(config, train)
     check_request(name, dim, size)
+    check_possible(BaselineRequest(name, graph, dim, config, train, session), size)
     calm = replace(runner, force=False)  # --force makes the baseline anew, not its teacher
 
     def other(which: str, width: int) -> Crop:
@@ -203,6 +213,7 @@ def baseline_stage(
             session=replace(
                 session,
                 run=run,
+                say=runner.say,
                 checkpoint_dir=checkpoints,
                 searches=runner.workspace.root / "searches",
             ),
