@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -127,14 +128,21 @@ def write_onnx(model: nn.Module, path: Path) -> None:
     plain = onnx.load(whole)
     del plain.graph.value_info[:]  # shapes that no longer fit once weights are transposed
     onnx.save(plain, whole)
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)  # it advises a step that dynamic int8 does not need
-    try:
+    with _errors_only(""):  # it advises a step that dynamic int8 does not need
         quantize_dynamic(str(whole), str(path), weight_type=QuantType.QInt8)
-    finally:
-        root.setLevel(level)
     whole.unlink()
+
+
+@contextmanager
+def _errors_only(name: str) -> Iterator[None]:
+    """Without the advice of a logger."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _check_packages() -> None:
@@ -153,7 +161,8 @@ def _export(
     path: Path,
 ) -> None:
     """Write a network with named inputs, some of whose axes are free."""
-    with warnings.catch_warnings():  # torch's exporter warns about its own inside
+    # torch's exporter warns about its own inside, and tells that torchvision is not installed
+    with warnings.catch_warnings(), _errors_only("torch.onnx"):
         warnings.simplefilter("ignore")
         torch.onnx.export(
             net.eval(),

@@ -14,6 +14,7 @@ import polars as pl
 
 from medapps.crop.crop import Crop, load_crop
 from medapps.crop.embedding import Embedding
+from medapps.crop.export import crop_bytes
 from medapps.crop.service import NamedVectors, Source, UserVectors, control, user_vectors
 from medapps.errors import MedappsError
 from medapps.graph.graph import Graph, content_digest
@@ -85,7 +86,7 @@ def origin_of(source: Embedding | Crop, dim: int) -> Origin:
         recipe=settings,
         cost={
             "train_seconds": float(crop.about.get("train_seconds", 0.0)),
-            "bytes": float(crop.nbytes),
+            "bytes": float(crop_bytes(crop, "float32")),
         },
         budget={
             key: crop.about[key] for key in ("epochs", "triples_seen", "graph") if key in crop.about

@@ -247,3 +247,8 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode in (0, 130) and done.stderr == "", done
+
+
+def test_the_shell_can_complete_commands() -> None:
+    found = CliRunner().invoke(medapps_app, ["--help"])
+    assert "--install-completion" in found.stdout

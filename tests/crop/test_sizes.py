@@ -19,6 +19,7 @@ from medapps.crop.tiers import CropConfig, Tier, find_tier, tier_of
 from medapps.errors import MedappsError
 from medapps.graph.ids import IdMap
 from medapps.model.rule import ScoreSpec
+from medapps.stages.find import origin_of
 from medapps.store import REPLACE
 from tests.crop.conftest import make_crop
 
@@ -198,3 +199,11 @@ def test_the_curve_is_logged_and_plotted(nested: Nested, tmp_path: Path) -> None
     assert ("retention.csv", (9, 5)) in run.seen and ("retention.png",) in run.seen
     plot_curve(curve).savefig(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 5000
+
+
+def test_the_bytes_of_a_comparison_are_those_on_disk(nested: Nested, tmp_path: Path) -> None:
+    crop = nested.crop(10)
+    told = origin_of(crop, 10).cost["bytes"]
+    export_crop(crop, tmp_path / "device")
+    real = sum(file.stat().st_size for file in (tmp_path / "device").iterdir())
+    assert real <= told <= real + 4096 and told > crop.nbytes

@@ -32,13 +32,16 @@ def recommender(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-def test_onnx_runtime_equals_torch(recommender: NcfRecommender, tmp_path: Path, dtype: str) -> None:
+def test_onnx_runtime_equals_torch(
+    recommender: NcfRecommender, tmp_path: Path, dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
     from medapps.serve.onnx import export_onnx
 
     export_onnx(recommender, tmp_path / "bundle", dtype=dtype)
+    assert "torchvision" not in caplog.text
     tables = open_arrays(tmp_path / "bundle" / "tables.safetensors")
     session = runtime.InferenceSession(
         str(tmp_path / "bundle" / "ncf.onnx"), providers=["CPUExecutionProvider"]
