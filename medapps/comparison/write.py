@@ -120,6 +120,8 @@ def _figure(title: str, rows: list[Row], field: str, reference: str) -> Figure:
         top = max(whole, key=lambda row: (row.dim, row.value))
         scale = 100 / top.value if top.value else 1.0
         ylabel += f", % of {top.method} at {top.dim}"
+    places = sorted({value for row in rows if (value := getattr(row, field))})
+    axes.set_xlim(places[0] / 1.5, places[-1] * 1.5)  # before levels: one cost alone is no range
     methods = sorted({row.method for row in rows}, key=lambda name: (name in CONTROLS, name))
     for i, method in enumerate(methods):
         series = sorted((row for row in rows if row.method == method), key=lambda row: row.dim)
@@ -142,12 +144,9 @@ def _figure(title: str, rows: list[Row], field: str, reference: str) -> Figure:
         axes.errorbar(x, y, bars, marker=marker, ls=line, capsize=3, **look)
         for place, value, row in zip(x, y, known, strict=True) if not over_dims else ():
             axes.annotate(str(row.dim), (place, value), (4, 4), textcoords="offset points")
-    places = sorted({value for row in rows if (value := getattr(row, field))})
     if over_dims:
         axes.set_xticks(places, [str(place) for place in places])
         axes.minorticks_off()
-    else:
-        axes.set_xlim(places[0] / 1.5, places[-1] * 1.5)  # never singular, even for a single cost
     axes.set_ylabel(ylabel)
     axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize="small")

@@ -151,7 +151,8 @@ def read_files(folder: Path, listed: Set[str], form: str, dtype: str) -> dict[st
         ids, others = _ids(arrays, "entity"), _ids(arrays, "relation")
     else:
         arrays = open_arrays(folder / VECTORS[form])
-        arrays |= open_arrays(folder / _USERS) if _USERS in listed else {}
+        if _USERS in listed:  # users are all that is taken from their file
+            arrays["users"] = open_arrays(folder / _USERS)["users"]
         ids = IdMap.load(folder / _ENTITIES)
         others = IdMap.load(folder / _RELATIONS) if _RELATIONS in listed else None
     if "entities" not in arrays or ids is None:
