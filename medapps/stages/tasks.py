@@ -257,12 +257,12 @@ def recommend_stage(
         from medapps.recommend.ncf_paper.problem import check_list_length
 
         check_list_length(split, config)
+        if source is not None:
+            user_vectors(source, split.users)
         if config.model != "ncf-paper":
             from medapps.recommend.run import check_vectors
 
             check_vectors(source, split, config)
-        elif source is not None:
-            user_vectors(source, split.users)
 
     def work(run: Run) -> tuple[Report, Model]:
         own = _own_negatives(inputs.table)
