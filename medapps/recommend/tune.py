@@ -15,7 +15,7 @@ from medapps.recommend.parts.collaborative import Factoring, Factors, factorise
 from medapps.recommend.parts.low_rank import LowRank
 from medapps.recommend.parts.neighbours import LIMIT, Neighbours, ease, item_knn
 from medapps.recommend.parts.service import Service, standard, user_map
-from medapps.recommend.parts.spectral import Spectral, decompose
+from medapps.recommend.parts.spectral import MOST, Spectral, decompose
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ SPECTRAL = {
     "item_power": (0.1, 0.25, 0.4),
     "user_power": (0.25, 0.5),
     "strength": (0.0, 0.1, 0.3, 1.0, 3.0),
-    "factors": (64, 128, 256, 512, 1024),
+    "factors": (64, 128, 256, 512, MOST),
 }
 FEW = 256
 """Factors with which the other settings of the spectral filter are searched."""
@@ -103,7 +103,7 @@ class Tuner:
 
         def make(setting: Mapping[str, Any]) -> tuple[float, Spectral]:
             factors = setting["factors"]
-            most = FEW if factors <= FEW else 1024
+            most = FEW if factors <= FEW else MOST
             how = found(setting["user_power"], setting["item_power"], most, self.seed)
             part = how.cut(factors, setting["strength"])
             return self.value(part.part(self.train)), part

@@ -17,8 +17,10 @@ from scipy.sparse import csr_matrix, diags
 
 from medapps.recommend.parts.low_rank import LowRank
 
+MOST = 1024
+"""Directions that are looked for at most."""
 NUMBERS = 1 << 23
-"""Directions times items that are kept at most, 32 MiB; at least 64 directions, at most 1024."""
+"""Directions times items that are kept at most, 32 MiB; but at least SCALE directions."""
 SCALE = 64
 """The filter is in terms of the singular value at this place."""
 
@@ -72,7 +74,7 @@ class Decomposition:
 
 
 def decompose(
-    train: csr_matrix, user_power: float, item_power: float, factors: int = 1024, seed: int = 0
+    train: csr_matrix, user_power: float, item_power: float, factors: int = MOST, seed: int = 0
 ) -> Decomposition:
     """The main directions of the purchases, weighed by how many a user and an item has."""
     from sklearn.utils.extmath import randomized_svd  # a server does not need so much memory
@@ -81,7 +83,7 @@ def decompose(
     bought = np.bincount(train.indices, minlength=train.shape[1])
     items = (np.maximum(bought, 1.0) ** -item_power).astype(np.float32)
     scaled = csr_matrix(diags(users.astype(np.float32)) @ train @ diags(items), dtype=np.float32)
-    most = min(factors, 1024, max(64, NUMBERS // train.shape[1]))
+    most = min(factors, MOST, max(SCALE, NUMBERS // train.shape[1]))
     rank = max(1, min(most, *(n - 1 for n in train.shape)))
     _, values, back = randomized_svd(scaled, rank, n_iter=4, random_state=seed)
     positive = values > 1e-6 * values[0]
